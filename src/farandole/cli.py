@@ -1,0 +1,163 @@
+"""The `farandole` command: one verb, one function, no logic of its own.
+
+To add a verb, write `_add_<verb>(verbs)` that declares its options, names the function to call with
+`set_defaults(run=...)`, and goes into `_VERBS`. Each verb imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farandole import __version__
+from farandole.errors import FarandoleError, SettingsError
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+
+__all__ = ["main"]
+
+_EXAMPLES = """\
+examples:
+  farandole doctor                                  is everything here that ranks need?
+  farandole launch -n 4 -- python train.py          four ranks on this machine
+  farandole launch -H a:2,b:2 -- python train.py    two on each of two hosts
+  farandole launch -n 2 --timeline trace.json -- python train.py
+"""
+
+_LAUNCH_EXAMPLES = """\
+examples:
+  farandole launch -n 4 -- python train.py --epochs 3
+  farandole launch -np 4 python train.py            as with horovodrun: the -- may be left out
+  farandole launch --hostfile hosts -- python train.py
+      a file with one host a line: `node1 slots=2` or `node1:2`
+  farandole launch -n 2 --output-dir run1 -- python train.py
+      run1/rank.0.out, run1/rank.0.err, ... and run1/run.json instead of the terminal
+
+When a rank fails, all are ended, the first to fail is named, and its exit code is passed on.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    try:
+        return int(options.run(options))
+    except FarandoleError as error:
+        print(f"farandole: {error}", file=sys.stderr)
+        return 2 if isinstance(error, SettingsError) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="farandole",
+        description="Train neural networks on MPI machines, and know where every second and every joule goes.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"farandole {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for add in _VERBS:
+        add(verbs)
+    return parser
+
+
+def _verb(verbs: Verbs, name: str, help_line: str, **details: Any) -> argparse.ArgumentParser:
+    return verbs.add_parser(
+        name,
+        help=help_line,
+        description=details.pop("description", help_line[0].upper() + help_line[1:] + "."),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        **details,
+    )
+
+
+def _add_launch(verbs: Verbs) -> None:
+    verb = _verb(
+        verbs, "launch", "start a command on N ranks",
+        usage="farandole launch -n N [options] [--] COMMAND ...", epilog=_LAUNCH_EXAMPLES,
+    )  # fmt: skip
+    add = verb.add_argument
+    # fmt: off
+    add("-n", "-np", "--ranks", type=int, default=0, metavar="N", help="how many; default: all slots of the hosts")
+    where = verb.add_mutually_exclusive_group()
+    where.add_argument("-H", "--hosts", metavar="a:2,b:2", help="hosts and how many ranks each takes")
+    where.add_argument("--hostfile", "-hostfile", type=Path, metavar="FILE", help="the same, one host a line")
+    add("--timeline", "--timeline-filename", type=Path, metavar="FILE", help="record all ranks in Chrome's format")
+    add("--output-dir", type=Path, metavar="DIR", help="one file a rank and a run record, not the terminal")
+    add("--threads", type=int, metavar="T", help="threads a rank; default: the host's cores / its ranks")
+    add("--bind", choices=("core", "node", "none"), default="none", help="each rank to its own cores or NUMA node")
+    add("--no-tune", dest="tune", action="store_false", help="leave the C library's allocator as it is")
+    add("--stall-warning", "--stall-check-warning-time-seconds", type=float, metavar="S",
+        help="name the ranks and tensors a collective waits for after S seconds")
+    add("--stall-abort", "--stall-check-shutdown-time-seconds", type=float, metavar="S",
+        help="end the job when a collective waits S seconds")
+    add("--fusion-threshold-mb", type=float, metavar="MB", help="how much is packed into one buffer")
+    add("--start-timeout", type=float, default=120.0, metavar="S", help="how long ranks may take to start")
+    add("--verbose", action="store_true", help="say what is started and how it ended")
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what every rank runs")
+    # fmt: on
+    verb.set_defaults(run=_launch)
+
+
+def _launch(options: argparse.Namespace) -> int:
+    from farandole.launch.hosts import parse_hosts, read_hostfile
+    from farandole.launch.launcher import launch
+    from farandole.launch.settings import LaunchSettings
+
+    hosts = parse_hosts(options.hosts) if options.hosts else []
+    return launch(
+        LaunchSettings(
+            command=options.command[1:] if options.command[:1] == ["--"] else options.command,
+            ranks=options.ranks,
+            hosts=read_hostfile(options.hostfile) if options.hostfile else hosts,
+            timeline=options.timeline,
+            output_dir=options.output_dir,
+            threads=options.threads,
+            bind=options.bind,
+            tune=options.tune,
+            stall_warning_s=options.stall_warning,
+            stall_abort_s=options.stall_abort,
+            fusion_threshold_mb=options.fusion_threshold_mb,
+            start_timeout_s=options.start_timeout,
+            verbose=options.verbose,
+        )
+    )
+
+
+def _add_doctor(verbs: Verbs) -> None:
+    verb = _verb(verbs, "doctor", "say what was found here, and what to type for what is missing")
+    verb.add_argument("--json", action="store_true", help="the same for programs")
+    verb.set_defaults(run=_doctor)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from farandole.doctor import examine
+
+    examination = examine()
+    print(examination.as_json() if options.json else examination.as_text())
+    return examination.exit_code
+
+
+def _add_timeline(verbs: Verbs) -> None:
+    verb = _verb(verbs, "timeline", "work on recorded timelines")
+    actions = verb.add_subparsers(title="actions", metavar="ACTION", required=True)
+    merge = _verb(actions, "merge", "make one file of the parts that ranks have left")
+    merge.add_argument("file", type=Path, metavar="FILE", help="as it was given to --timeline")
+    merge.set_defaults(run=_merge_timeline)
+
+
+def _merge_timeline(options: argparse.Namespace) -> int:
+    from farandole.observe.timeline import merge_parts
+
+    merged = merge_parts(options.file.absolute())
+    if merged is None:
+        raise FarandoleError(f"{options.file} has no parts to merge: no rank has recorded into it.")
+    print(merged)
+    return 0
+
+
+_VERBS = (_add_launch, _add_doctor, _add_timeline)

@@ -1,0 +1,293 @@
+"""The engine of one process set: named operations, from submission to result.
+
+A submitted operation is announced to the set's coordinator; once all ranks have announced it, the
+coordinator's verdict lets every rank carry it out, all in the same order. Whoever waits drives this
+itself, so that a blocking call needs no other thread; a background thread drives it while asynchronous
+operations are under way, and sleeps otherwise. Nothing is polled while nothing is pending.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from farandole.comm.negotiate import Coordinator, Request, Verdict
+from farandole.comm.transport import Request as Sent
+from farandole.comm.transport import Transport
+from farandole.comm.waiting import Subject, wait_until
+from farandole.errors import EngineStopped, FarandoleError, MismatchError, RankFailedError, SettingsError
+from farandole.observe import timeline
+
+__all__ = ["Engine", "Handle", "Operation"]
+
+_TO_COORDINATOR, _FROM_COORDINATOR = 1, 2
+_ANNOUNCE, _WITHDRAW, _LEAVE = range(3)
+
+
+class Operation(Protocol):
+    """Something every rank of a set does together."""
+
+    request: Request
+
+    def run(self, verdict: Verdict) -> Any:
+        """Carry it out; every rank is here or coming."""
+        ...
+
+
+class Handle:
+    """An operation under way."""
+
+    __slots__ = ("background", "done", "error", "operation", "started_ns", "value")
+
+    def __init__(self, operation: Operation, background: bool) -> None:
+        self.operation = operation
+        self.background = background
+        self.started_ns = time.monotonic_ns()
+        self.done = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    @property
+    def key(self) -> str:
+        return self.operation.request.key
+
+
+class Engine:
+    """Named operations of one process set."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        members: tuple[int, ...],
+        run_batch: Callable[[list[tuple[Operation, Verdict]]], list[Any]],
+        label: str,
+    ) -> None:
+        """`run_batch` carries out operations whose verdicts came together (it may fuse them)."""
+        self._transport = transport
+        self._members = members
+        self._label = label
+        self._run_batch = run_batch
+        self._coordinator = Coordinator(members) if transport.rank == 0 else None
+        self._lock = threading.Lock()
+        self._drive = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._pending: dict[str, Handle] = {}
+        self._outbox: list[tuple[int, Any]] = []
+        # One list for each message of the coordinator: what comes together is fused on every rank alike.
+        self._inbox: list[list[Verdict]] = []
+        self._verdicts: list[Verdict] = []
+        self._sent: list[Sent] = []
+        self._closed: str | None = None
+        self._closed_by: type[FarandoleError] = EngineStopped
+        self._asynchronous = 0
+        self._thread: threading.Thread | None = None
+
+    # What callers use
+
+    def submit(self, operation: Operation, *, background: bool) -> Handle:
+        """Announce an operation; with `background`, progress does not depend on the caller."""
+        handle = Handle(operation, background)
+        with self._lock:
+            if self._closed is not None:
+                raise self._closed_error(handle.key)
+            if handle.key in self._pending:
+                raise SettingsError(
+                    f"{handle.key} is already under way on this rank. Wait for it with synchronize(), "
+                    "or give the second one another name."
+                )
+            self._pending[handle.key] = handle
+            self._outbox.append((_ANNOUNCE, operation.request))
+            if background:
+                self._start_thread()
+                self._asynchronous += 1
+                self._wake.notify()
+        if background:
+            self._advance()
+        return handle
+
+    def poll(self, handle: Handle) -> bool:
+        if not handle.done:
+            self._advance()
+        return handle.done
+
+    def wait(self, handle: Handle) -> Any:
+        """The operation's value; raises its error."""
+        subject = Subject(self._label + handle.key, self._members, lambda: self._missing(handle.key))
+        try:
+            wait_until(lambda: self.poll(handle), subject)
+        except BaseException:
+            self._give_up(handle)
+            raise
+        if handle.error is not None:
+            raise handle.error
+        return handle.value
+
+    def pending_keys(self) -> list[str]:
+        with self._lock:
+            return [self._label + key for key in self._pending]
+
+    def close(self, reason: str) -> None:
+        """Take part in nothing more, and tell the others why."""
+        with self._lock:
+            if self._closed is not None:
+                return
+            self._closed = f"farandole is shut down on this rank, which {reason}"
+            self._outbox.append((_LEAVE, reason))
+            pending = list(self._pending.values())
+            self._wake.notify()
+        self._advance()
+        for handle in pending:
+            self._end(handle, error=self._closed_error(handle.key))
+
+    # The driver
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._background, name="farandole-engine", daemon=True)
+            self._thread.start()
+
+    def _background(self) -> None:
+        def quiet() -> bool:
+            self._advance()
+            return self._asynchronous == 0 or self._closed is not None
+
+        while True:
+            with self._wake:
+                while self._asynchronous == 0 and self._closed is None:
+                    self._wake.wait()
+                if self._closed is not None:
+                    return
+            wait_until(quiet, Subject(f"{self._label}background", self._members))
+
+    def _advance(self) -> None:
+        """One round of progress, unless another thread is at it."""
+        if not self._drive.acquire(blocking=False):
+            return
+        try:
+            self._send_outbox()
+            if self._coordinator is not None:
+                self._receive_requests(self._coordinator)
+                self._give_verdicts()
+            else:
+                self._receive_verdicts()
+            while self._inbox:
+                self._carry_out(self._inbox.pop(0))
+        finally:
+            self._drive.release()
+
+    def _send_outbox(self) -> None:
+        if self._sent:
+            self._sent = [request for request in self._sent if not request.test()]
+        if not self._outbox:
+            return
+        with self._lock:
+            letters, self._outbox = self._outbox, []
+        if self._coordinator is not None:
+            self._answer(self._coordinator, self._transport.rank, letters)
+        else:
+            self._post(letters, 0, _TO_COORDINATOR)
+
+    def _post(self, value: Any, dest: int, tag: int) -> None:
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        self._sent.append(self._transport.send_message(data, dest, tag))
+
+    def _receive_requests(self, coordinator: Coordinator) -> None:
+        while (message := self._transport.poll_message(_TO_COORDINATOR)) is not None:
+            source, data = message
+            self._answer(coordinator, source, pickle.loads(data))
+
+    def _answer(self, coordinator: Coordinator, rank: int, letters: list[tuple[int, Any]]) -> None:
+        for what, content in letters:
+            if what == _ANNOUNCE:
+                verdict = coordinator.submit(rank, content)
+                if verdict is not None:
+                    self._verdicts.append(verdict)
+            elif what == _WITHDRAW:
+                coordinator.withdraw(rank, content)
+            else:
+                self._verdicts += coordinator.leave(rank, content)
+                if rank == self._transport.rank:
+                    # The coordinator itself goes: nobody will answer later requests.
+                    self._verdicts.append(Verdict("", f"rank {self._members[rank]} {content}", left=True))
+
+    def _give_verdicts(self) -> None:
+        if self._verdicts:
+            for peer in range(1, self._transport.size):
+                self._post(self._verdicts, peer, _FROM_COORDINATOR)
+            self._inbox.append(self._verdicts)
+            self._verdicts = []
+
+    def _receive_verdicts(self) -> None:
+        while (message := self._transport.poll_message(_FROM_COORDINATOR)) is not None:
+            self._inbox.append(pickle.loads(message[1]))
+
+    def _carry_out(self, verdicts: list[Verdict]) -> None:
+        batch: list[tuple[Handle, Verdict]] = []
+        for verdict in verdicts:
+            handle = self._pending.get(verdict.key)
+            if verdict.key == "" and verdict.left:
+                self._coordinator_left(verdict)
+            elif handle is None:
+                continue
+            elif verdict.error is not None:
+                kind = RankFailedError if verdict.left else MismatchError
+                self._end(handle, error=kind(self._prefix() + verdict.error))
+            else:
+                batch.append((handle, verdict))
+        if batch:
+            self._run(batch)
+
+    def _run(self, batch: list[tuple[Handle, Verdict]]) -> None:
+        start_ns = time.monotonic_ns()
+        if timeline.active():
+            for handle, _ in batch:
+                kind = handle.operation.request.kind.upper()
+                timeline.span(handle.key, f"NEGOTIATE_{kind}", handle.started_ns, start_ns)
+        try:
+            values = self._run_batch([(handle.operation, verdict) for handle, verdict in batch])
+        except BaseException as error:
+            for handle, _ in batch:
+                self._end(handle, error=error)
+            if not isinstance(error, FarandoleError | OSError):
+                raise
+            return
+        end_ns = time.monotonic_ns()
+        for (handle, _), value in zip(batch, values):
+            self._end(handle, value=value)
+            if timeline.active():
+                timeline.span(handle.key, handle.operation.request.kind.upper(), start_ns, end_ns)
+
+    def _end(self, handle: Handle, *, value: Any = None, error: BaseException | None = None) -> None:
+        with self._lock:
+            if self._pending.pop(handle.key, None) is None:
+                return
+            self._asynchronous -= handle.background
+        handle.value, handle.error = value, error
+        handle.done = True
+
+    def _give_up(self, handle: Handle) -> None:
+        with self._lock:
+            if self._pending.pop(handle.key, None) is not None:
+                self._asynchronous -= handle.background
+                self._outbox.append((_WITHDRAW, handle.key))
+        self._advance()
+
+    def _coordinator_left(self, verdict: Verdict) -> None:
+        if self._closed is None:
+            self._closed = f"{verdict.error} and takes part in nothing more"
+            self._closed_by = RankFailedError
+        for handle in list(self._pending.values()):
+            self._end(handle, error=self._closed_error(handle.key))
+
+    def _closed_error(self, key: str) -> FarandoleError:
+        return self._closed_by(f"{self._prefix()}{key}: {self._closed}")
+
+    def _missing(self, key: str) -> list[int]:
+        return [] if self._coordinator is None else self._coordinator.missing(key)
+
+    def _prefix(self) -> str:
+        rank = self._members[self._transport.rank]
+        return f"[rank {rank}/{len(self._members)}] "

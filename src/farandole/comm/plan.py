@@ -1,0 +1,387 @@
+"""Gradients follow a plan that all ranks agree on once.
+
+The plan lists every parameter's gradient and cuts them into pieces, in the order in which backward makes
+them. A large gradient is reduced where it lies, in pieces of its own; small ones are packed into buckets.
+In a step nothing is negotiated:
+
+    ready     a gradient is complete; when a piece is, the neighbours may read it
+    reduce    the team's threads reduce the pieces in the plan's order while backward goes on
+    finish    the training thread helps with what is left, and waits until nobody reads its memory
+
+One more piece counts, for every gradient, on how many ranks it exists: what no rank has made stays absent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from farandole.comm.kernels import Reduction
+from farandole.comm.process_sets import SetRuntime
+from farandole.comm.reduce import TwoLevel
+from farandole.comm.shared import ResultWindow, SharingUnavailable
+from farandole.comm.team import Statistics, Team
+from farandole.comm.transport import AnyArray
+from farandole.errors import PlanMismatchError
+from farandole.observe import timeline
+
+__all__ = ["Entry", "GradientPlan", "agree"]
+
+DIRECT_BYTES = 1 << 20
+BUCKET_BYTES = 4 << 20
+PIECE_BYTES = 32 << 20
+
+
+class Entry(NamedTuple):
+    """One gradient, as it travels."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    layout: str = ""
+    """Whatever else must agree, e.g. strides."""
+    group: int = -1
+    """Entries of one group (>= 0) share a bucket, whatever its size."""
+
+    @property
+    def elements(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(slots=True)
+class _Piece:
+    """What is reduced at once: part of one gradient, or a bucket of several."""
+
+    entries: list[int]
+    buffer: AnyArray | None = None
+    """A bucket's memory; None where the gradient's own is used."""
+    start: int = 0
+    stop: int = 0
+    waiting: int = 0
+    array: AnyArray | None = None
+    """What is reduced."""
+    shared: AnyArray | None = None
+    """Where the result goes, in the node's window; None leaves it in `array`."""
+
+
+def agree(mine: Sequence[Entry], of_all: Sequence[Sequence[Entry]], members: Sequence[int]) -> None:
+    """Raise on every rank when the ranks' lists differ, naming the first difference."""
+    for rank, theirs in zip(members, of_all):
+        first = of_all[0]
+        if list(theirs) == list(first):
+            continue
+        if len(theirs) != len(first):
+            raise PlanMismatchError(
+                f"the models differ: rank {members[0]} has {len(first)} parameters, rank {rank} has {len(theirs)}"
+                f"{_extra(first, theirs)}. Build the same model on every rank."
+            )
+        index = next(i for i, (a, b) in enumerate(zip(first, theirs)) if a != b)
+        raise PlanMismatchError(
+            f"the models differ in parameter {index}: rank {members[0]} has {_tell(first[index])}, "
+            f"rank {rank} has {_tell(theirs[index])}. Build the same model on every rank."
+        )
+
+
+def _tell(entry: Entry) -> str:
+    return f"{entry.name!r} {entry.dtype} {entry.shape}{' ' + entry.layout if entry.layout else ''}"
+
+
+def _extra(a: Sequence[Entry], b: Sequence[Entry]) -> str:
+    odd = {e.name for e in a} ^ {e.name for e in b}
+    return f" ({sorted(odd)[0]!r} is not on both)" if odd else ""
+
+
+class GradientPlan:
+    """The gradients of one optimizer. Collective to make: every rank of the set makes it."""
+
+    def __init__(
+        self,
+        runtime: SetRuntime,
+        label: str,
+        entries: Sequence[Entry],
+        *,
+        how: Reduction,
+        staged: bool,
+        team: Team,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        """`entries` in the order in which backward makes them; `staged` packs even large ones."""
+        self.label = label
+        self.entries = list(entries)
+        self.how = how
+        self.team = team
+        self.statistics = Statistics(label=label, ranks=runtime.transport.size)
+        self._members = runtime.members
+        self._pieces: list[_Piece] = []
+        self._places: list[list[int]] = [[] for _ in entries]
+        self._views: list[AnyArray | None] = [None] * len(entries)
+        self._cut(staged, bucket_bytes)
+        self._present = np.zeros(max(len(entries), 1), np.int32)
+        self._pieces.append(_Piece([], array=self._present))
+        self._transport = runtime.transport.duplicate()
+        self._two_level = TwoLevel(self._transport, self._slot_bytes(), runtime.members)
+        self._window: ResultWindow | None = None
+        self.window_fallback = ""
+        self._results: dict[int, AnyArray] = {}
+        self._window_changed: dict[int, bool] = {}
+        self._open_window()
+        self._sequence = 0
+        self._changed = threading.Condition()
+        self._begin()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._threads = [self._thread(i) for i in range(team.threads if runtime.transport.size > 1 else 0)]
+
+    # The pieces
+
+    def _cut(self, staged: bool, bucket_bytes: int) -> None:
+        bucket: list[int] = []
+        for index, entry in enumerate(self.entries):
+            nbytes = entry.elements * _dtype(entry).itemsize
+            alone = not staged and entry.group < 0 and nbytes >= DIRECT_BYTES
+            if bucket and (alone or self._full(bucket, index, bucket_bytes)):
+                self._add_bucket(bucket)
+                bucket = []
+            if alone:
+                self._add_direct(index, nbytes)
+            else:
+                bucket.append(index)
+        if bucket:
+            self._add_bucket(bucket)
+
+    def _full(self, bucket: list[int], index: int, bucket_bytes: int) -> bool:
+        last, new = self.entries[bucket[-1]], self.entries[index]
+        if last.dtype != new.dtype or last.group != new.group:
+            return True
+        held = sum(self.entries[i].elements for i in bucket) * _dtype(last).itemsize
+        return new.group < 0 and held + new.elements * _dtype(new).itemsize > bucket_bytes
+
+    def _add_bucket(self, indices: list[int]) -> None:
+        counts = [self.entries[i].elements for i in indices]
+        buffer = np.zeros(sum(counts), _dtype(self.entries[indices[0]]))
+        at = 0
+        for index, count in zip(indices, counts):
+            self._views[index] = buffer[at : at + count]
+            self._places[index].append(len(self._pieces))
+            at += count
+        self._pieces.append(_Piece(list(indices), buffer=buffer, array=buffer, stop=buffer.size))
+
+    def _add_direct(self, index: int, nbytes: int) -> None:
+        entry = self.entries[index]
+        parts = -(-nbytes // PIECE_BYTES)
+        step = -(-entry.elements // parts)
+        for start in range(0, entry.elements, step):
+            self._places[index].append(len(self._pieces))
+            self._pieces.append(_Piece([index], start=start, stop=min(start + step, entry.elements)))
+
+    def _slot_bytes(self) -> list[int]:
+        def size(piece: _Piece) -> int:
+            if piece.array is not None:
+                return piece.array.nbytes
+            return (piece.stop - piece.start) * _dtype(self.entries[piece.entries[0]]).itemsize
+
+        return [size(piece) for piece in self._pieces]
+
+    def _open_window(self) -> None:
+        """Results of large gradients go to memory the node's ranks share, where there is room for it."""
+        direct = [i for i, view in enumerate(self._views) if view is None]
+        if self._two_level.kind != "direct" or not direct:
+            return
+        sizes = [self.entries[i].elements * _dtype(self.entries[i]).itemsize for i in direct]
+        try:
+            self._window = ResultWindow(self._two_level.node, sizes)
+        except SharingUnavailable as error:
+            self.window_fallback = str(error)
+            return
+        for position, index in enumerate(direct):
+            dtype = _dtype(self.entries[index])
+            self._results[index] = self._window.private(position).view(dtype)
+            shared = self._window.shared(position).view(dtype)
+            for place in self._places[index]:
+                piece = self._pieces[place]
+                piece.shared = shared[piece.start : piece.stop]
+
+    # A step
+
+    def result(self, index: int) -> AnyArray | None:
+        """Where a large gradient's result is read, flat; None where it is left in place.
+
+        It may be changed in place (the rank then gets pages of its own), at the price of copying them.
+        """
+        return self._results.get(index)
+
+    def result_was_changed(self, index: int) -> bool:
+        """Whether this rank had changed the previous result in place."""
+        return self._window_changed.get(index, False)
+
+    def buffer(self, index: int) -> AnyArray | None:
+        """Where a packed gradient goes, flat; None for one that is reduced where it lies."""
+        return self._views[index]
+
+    def ready(self, index: int, array: AnyArray | None, *, present: bool = True) -> None:
+        """A gradient is complete: in its buffer, or in `array` (flat), which is reduced in place."""
+        self._present[index] = present
+        for place in self._places[index]:
+            piece = self._pieces[place]
+            if array is not None and piece.buffer is None:
+                piece.array = array[piece.start : piece.stop]
+            piece.waiting -= 1
+            if piece.waiting == 0:
+                self._post(place)
+
+    def finish(self) -> AnyArray:
+        """Wait for every gradient; returns on how many ranks each exists."""
+        start_ns = time.monotonic_ns()
+        try:
+            self._post(len(self._pieces) - 1)
+            while self._take_and_reduce():
+                pass
+            self._join()
+            self._two_level.released(self._sequence, self._key)
+            if self._window is not None:
+                self._window_changed = dict(zip(self._results, self._window.refresh()))
+        except BaseException:
+            # The step did not happen: the next one takes its number.
+            self._sequence -= 1
+            self._begin()
+            raise
+        counts = self._present.copy()
+        end_ns = time.monotonic_ns()
+        if timeline.active():
+            timeline.span("training", "WAIT_FOR_GRADIENTS", start_ns, end_ns, {"step": self._sequence})
+        self.statistics.step(exposed_s=(end_ns - start_ns) * 1e-9)
+        self._say_statistics()
+        self._begin()
+        return counts
+
+    @property
+    def _key(self) -> str:
+        return f"gradients.{self.label}#{self._sequence}"
+
+    def _begin(self) -> None:
+        with self._changed:
+            self._sequence += 1
+            self._next = 0
+            self._reduced = 0
+            self._posted = [False] * len(self._pieces)
+            for piece in self._pieces[:-1]:
+                piece.waiting = len(piece.entries)
+
+    def _post(self, place: int) -> None:
+        array = self._pieces[place].array
+        assert array is not None
+        self._two_level.post(place, self._sequence, array, array)
+        with self._changed:
+            self._posted[place] = True
+            if place == self._next:
+                self._changed.notify()
+
+    def _take(self) -> int | None:
+        """The next piece to reduce, in the plan's order."""
+        if self._next < len(self._pieces) and self._posted[self._next]:
+            self._next += 1
+            return self._next - 1
+        return None
+
+    def _take_and_reduce(self) -> bool:
+        with self._changed:
+            place = self._take()
+        if place is None:
+            return False
+        self._reduce(place)
+        return True
+
+    def _reduce(self, place: int) -> None:
+        array = self._pieces[place].array
+        assert array is not None
+        last = place == len(self._pieces) - 1
+        start_ns = time.monotonic_ns()
+        how = Reduction("sum") if last else self.how
+        shared = self._pieces[place].shared
+        result = array if shared is None else shared
+        self._two_level.finish(
+            place, self._sequence, array, result, how, self._key, shared=shared is not None
+        )
+        end_ns = time.monotonic_ns()
+        if timeline.active():
+            names = [self.entries[i].name for i in self._pieces[place].entries[:8]] or ["presence"]
+            arguments = {"tensors": ", ".join(names), "bytes": array.nbytes, "step": self._sequence}
+            timeline.span(communication_track(), "ALLREDUCE", start_ns, end_ns, arguments)
+        self.statistics.reduced(array.nbytes, (end_ns - start_ns) * 1e-9)
+        with self._changed:
+            self._reduced += 1
+            self._changed.notify_all()
+
+    def _join(self) -> None:
+        """Wait for the pieces that the team's threads have taken."""
+        with self._changed:
+            while self._reduced < len(self._pieces) and self._error is None:
+                self._changed.wait(timeout=0.2)
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+
+    # The team's threads
+
+    def _thread(self, number: int) -> threading.Thread:
+        thread = threading.Thread(target=self._work, name=f"farandole-team-{number}", daemon=True)
+        thread.start()
+        return thread
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while (place := self._take()) is None and not self._closed:
+                    self._changed.wait()
+            if place is None:
+                return
+            try:
+                self._reduce(place)
+            except BaseException as error:
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+
+    def _say_statistics(self) -> None:
+        every = self.team.stats_every
+        if every and self.statistics.steps % every == 0 and self._transport.rank == 0:
+            print(self.statistics.line(), flush=True)
+            self.statistics.reset()
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "label": self.label,
+            "exchange": self._two_level.kind,
+            "fallback": self._two_level.fallback,
+            "window": "shared" if self._window is not None else "none",
+            "window_fallback": self.window_fallback,
+            "pieces": len(self._pieces) - 1,
+            "threads": len(self._threads),
+        }
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._two_level.free()
+        if self._window is not None:
+            self._window.close()
+
+
+def communication_track() -> str:
+    """The timeline's track of this thread's communication."""
+    name = threading.current_thread().name
+    return f"communication {name.rsplit('-', 1)[1]}" if name.startswith("farandole-team") else "communication"
+
+
+def _dtype(entry: Entry) -> np.dtype[Any]:
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16) if entry.dtype == "bfloat16" else np.dtype(entry.dtype)

@@ -1,0 +1,111 @@
+"""Groups of ranks with collectives of their own, which never wait for one another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from farandole.comm.engine import Engine
+from farandole.comm.operations import Lane, run_batch
+from farandole.comm.transport import Transport
+from farandole.errors import NotInitializedError, SettingsError
+
+__all__ = ["ProcessSet", "SetRuntime", "global_process_set"]
+
+
+class SetRuntime:
+    """A set's communicators and engine, on a rank that belongs to it. Collective over the set to make."""
+
+    def __init__(self, transport: Transport, members: tuple[int, ...], label: str, fusion_bytes: int) -> None:
+        self.transport = transport
+        self.members = members
+        self.label = label
+        self.fusion_bytes = fusion_bytes
+        self.lane = Lane(transport, members, fusion_bytes)
+        self._control = transport.duplicate()
+        self.engine = Engine(self._control, members, run_batch, label)
+        self._counters: dict[str, int] = {}
+
+    def next_name(self, kind: str) -> str:
+        """Operations without a name are numbered, in the order in which a rank submits them."""
+        count = self._counters[kind] = self._counters.get(kind, 0) + 1
+        return f"noname.{count}"
+
+    def local(self, rank: int) -> int:
+        """A world rank's number within the set."""
+        if rank not in self.members:
+            raise SettingsError(f"root_rank={rank} is not in the process set {list(self.members)}")
+        return self.members.index(rank)
+
+    def close(self, reason: str) -> None:
+        self.engine.close(reason)
+
+
+class ProcessSet:
+    """Some of the world's ranks, given by number or by an mpi4py communicator."""
+
+    def __init__(self, ranks_or_comm: Any) -> None:
+        self.process_set_id: int | None = None
+        self._runtime: SetRuntime | None = None
+        self._world_rank: int | None = None
+        self.ranks: list[int] | None = None
+        self._comm: Any = None
+        if hasattr(ranks_or_comm, "Get_rank"):
+            self._comm = ranks_or_comm
+        else:
+            self.ranks = _checked(ranks_or_comm)
+
+    def ranks_of(self, world_rank: int) -> list[int] | None:
+        """The ranks as this rank knows them; None off a communicator. Collective over a communicator."""
+        if self._comm is None:
+            return self.ranks
+        return sorted(self._comm.allgather(world_rank)) if self._comm else None
+
+    def size(self) -> int | None:
+        """Number of ranks; None before the set is registered."""
+        return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
+
+    def rank(self) -> int | None:
+        """This rank's number within the set; None outside it or before it is registered."""
+        if self.process_set_id is None or self.ranks is None or self._world_rank not in self.ranks:
+            return None
+        return self.ranks.index(self._world_rank)
+
+    def included(self) -> bool | None:
+        return None if self.process_set_id is None else self.rank() is not None
+
+    def runtime(self) -> SetRuntime:
+        """The set's engine; an error that says why there is none."""
+        if self._runtime is not None:
+            return self._runtime
+        if self.process_set_id is None:
+            raise NotInitializedError(
+                f"{self} is not registered: call farandole.init() first, then add_process_set(...)"
+            )
+        raise SettingsError(f"[rank {self._world_rank}] {self} does not include this rank")
+
+    def attach(self, set_id: int, ranks: Sequence[int], rank: int, runtime: SetRuntime | None) -> None:
+        """Make it usable."""
+        self.process_set_id = set_id
+        self.ranks = list(ranks)
+        self._world_rank = rank
+        self._runtime = runtime
+
+    def detach(self) -> None:
+        self.process_set_id = None
+        self._runtime = None
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+    __repr__ = __str__
+
+
+def _checked(ranks: Sequence[int]) -> list[int]:
+    found = sorted(int(rank) for rank in ranks)
+    if not found or len(set(found)) != len(found) or found[0] < 0:
+        raise SettingsError(f"ProcessSet({list(ranks)}): give one or more different ranks, from 0 up")
+    return found
+
+
+global_process_set = ProcessSet([0])

@@ -1,0 +1,323 @@
+"""The two-level reduction: shared memory within a node, MPI between nodes.
+
+For each array, every rank goes through these phases:
+
+    post      the array is complete; neighbours may read it
+    combine   each carrier (a local rank) combines its slice of all the node's arrays, in rank order
+    cross     carriers with the same slice combine their parts over the nodes, in node order, so that
+              each link carries every value once
+    publish   the slice is final; neighbours may read it
+    gather    the other slices are read from the neighbours that made them
+    release   neighbours may change what they posted
+
+The order of summation depends on the ranks' layout only. A rank alone on its node has only the cross
+phase; where neighbours cannot read each other's memory, every rank counts as a node of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farandole.comm.algorithms import AlgorithmTable
+from farandole.comm.exchange import POSTED, REDUCED, RELEASED, Exchange, open_exchange
+from farandole.comm.kernels import Kernels, Reduction, kernels_for
+from farandole.comm.transport import AnyArray, Request, Transport
+from farandole.comm.waiting import Subject, wait_until
+
+__all__ = ["Layout", "TwoLevel"]
+
+CHUNK_BYTES = 256 * 1024
+# Slices begin at multiples of this many elements, so that vector loads stay aligned.
+ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which rank is where."""
+
+    nodes: tuple[tuple[int, ...], ...]
+    """Ranks of each node, nodes in the order of their first rank."""
+
+    @property
+    def carriers(self) -> int:
+        """Local ranks that combine and carry a slice: as many as the smallest node has."""
+        return min(len(ranks) for ranks in self.nodes)
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """(node, local rank) of a rank."""
+        for node, ranks in enumerate(self.nodes):
+            if rank in ranks:
+                return node, ranks.index(rank)
+        raise ValueError(f"rank {rank} is on no node of {self.nodes}")
+
+    @classmethod
+    def gather(cls, transport: Transport, node: Transport) -> Layout:
+        """Collective: every rank of the transport calls it."""
+        leader = node.broadcast_object(transport.rank, 0)
+        leaders = transport.allgather_object(leader)
+        return cls(tuple(tuple(np.flatnonzero(np.array(leaders) == n).tolist()) for n in sorted(set(leaders))))
+
+
+def bounds(count: int, parts: int) -> list[int]:
+    """Even cuts of `count` elements into `parts`, aligned."""
+    step = -(-count // (parts * ALIGN)) * ALIGN
+    return [min(part * step, count) for part in range(parts + 1)]
+
+
+class TwoLevel:
+    """Reduces arrays of the ranks of one transport, in numbered slots. Collective to make."""
+
+    def __init__(self, transport: Transport, slot_bytes: list[int], members: Sequence[int]) -> None:
+        """`members` are the world ranks of the transport's ranks, for messages."""
+        self.transport = transport
+        self.members = tuple(members)
+        self.table = AlgorithmTable.from_environment()
+        self._scratch = threading.local()
+        self.node = node = transport.same_node()
+        layout = Layout.gather(transport, node)
+        exchange, self.fallback = (None, "") if node.size == 1 else open_exchange(node, slot_bytes)
+        usable = exchange is not None or node.size == 1
+        if not all(transport.allgather_object(usable)):
+            exchange, layout = None, Layout(tuple((rank,) for rank in range(transport.size)))
+        self.exchange: Exchange | None = exchange
+        self.layout = layout
+        self.node_index, self.local_rank = layout.place(transport.rank)
+        self.cross = self._make_cross()
+
+    def _make_cross(self) -> Transport | None:
+        if len(self.layout.nodes) == 1 or self.local_rank >= self.layout.carriers:
+            return None
+        return self.transport.subset([ranks[self.local_rank] for ranks in self.layout.nodes])
+
+    @property
+    def kind(self) -> str:
+        """How arrays travel: `direct`, `window`, `mpi`, or `alone`."""
+        if self.transport.size == 1:
+            return "alone"
+        return "mpi" if self.exchange is None else self.exchange.kind
+
+    def free(self) -> None:
+        self.node.free()
+        if self.cross is not None:
+            self.cross.free()
+
+    # The phases
+
+    def post(self, slot: int, sequence: int, source: AnyArray, result: AnyArray) -> None:
+        """Let neighbours read `source`; flat contiguous arrays, `result` may be `source`."""
+        if self.exchange is not None:
+            self.exchange.post(slot, sequence, source, result)
+
+    def finish(
+        self,
+        slot: int,
+        sequence: int,
+        source: AnyArray,
+        result: AnyArray,
+        how: Reduction,
+        key: str,
+        *,
+        shared: bool = False,
+    ) -> None:
+        """All phases after `post`, except waiting for neighbours to release.
+
+        With `shared`, `result` is the same memory on all ranks of the node: there is nothing to gather.
+        """
+        if self.transport.size == 1:
+            if how.scales or result is not source:
+                kernels = kernels_for(source.dtype)
+                kernels.finish(how, source.astype(kernels.accumulator(source.dtype)), result)
+        elif self.exchange is None:
+            np.copyto(result, source)
+            self._cross(slot, result, how, key)
+        else:
+            self._await(POSTED, slot, sequence, key)
+            one_node = len(self.layout.nodes) == 1
+            if one_node and not shared and self.table.for_node(source.nbytes) == "flat":
+                self._flat(self.exchange, slot, sequence, source, result, how, key)
+            else:
+                self._sliced(self.exchange, slot, sequence, source, result, how, key, shared)
+
+    def wait_released(self, slot: int, sequence: int, key: str) -> None:
+        """Return when no neighbour reads this rank's arrays any more."""
+        if self.exchange is not None:
+            self._await(RELEASED, slot, sequence, key)
+
+    def released(self, sequence: int, key: str) -> None:
+        """The same for all slots at once."""
+        if self.exchange is not None:
+            board = self.exchange.board
+            wait_until(lambda: board.all_reached(RELEASED, sequence), Subject(key, self.members))
+
+    def _await(self, word: int, slot: int, sequence: int, key: str) -> None:
+        assert self.exchange is not None
+        board = self.exchange.board
+        node = self.layout.nodes[self.node_index]
+
+        def missing() -> list[int]:
+            return [self.members[node[local]] for local in board.late(word, slot, sequence)]
+
+        wait_until(lambda: board.reached(word, slot, sequence), Subject(key, self.members, missing))
+
+    def _flat(
+        self,
+        exchange: Exchange,
+        slot: int,
+        sequence: int,
+        source: AnyArray,
+        result: AnyArray,
+        how: Reduction,
+        key: str,
+    ) -> None:
+        total = np.empty_like(result)
+        self._combine(exchange, slot, source, total, 0, source.size, how)
+        exchange.board.mark(RELEASED, slot, sequence)
+        # `result` may be `source`, which neighbours may still be reading.
+        self._await(RELEASED, slot, sequence, key)
+        np.copyto(result, total)
+
+    def _sliced(
+        self,
+        exchange: Exchange,
+        slot: int,
+        sequence: int,
+        source: AnyArray,
+        result: AnyArray,
+        how: Reduction,
+        key: str,
+        shared: bool,
+    ) -> None:
+        cuts = bounds(source.size, self.layout.carriers)
+        if self.local_rank < self.layout.carriers:
+            start, stop = cuts[self.local_rank], cuts[self.local_rank + 1]
+            one_node = self.cross is None
+            self._combine(exchange, slot, source, result, start, stop, how if one_node else how.unscaled())
+            if not one_node:
+                self._cross(slot, result[start:stop], how, key)
+            width = source.itemsize
+            if not shared:
+                exchange.publish(slot, sequence, result, start * width, stop * width)
+        if shared:
+            exchange.board.mark(RELEASED, slot, sequence)
+        if shared or self.local_rank >= self.layout.carriers:
+            exchange.board.mark(REDUCED, slot, sequence)
+        self._await(REDUCED, slot, sequence, key)
+        if shared:
+            return
+        for local in range(self.layout.carriers):
+            start, stop = cuts[local], cuts[local + 1]
+            if local != self.local_rank and stop > start:
+                exchange.read_result(slot, local, start * source.itemsize, result[start:stop])
+        exchange.board.mark(RELEASED, slot, sequence)
+
+    def _combine(
+        self,
+        exchange: Exchange,
+        slot: int,
+        source: AnyArray,
+        result: AnyArray,
+        start: int,
+        stop: int,
+        how: Reduction,
+    ) -> None:
+        """result[start:stop] = the node's arrays combined in rank order, chunk by chunk (in the cache)."""
+        kernels = kernels_for(source.dtype)
+        step = CHUNK_BYTES // source.itemsize
+        neighbours = exchange.board.size
+        total = self._chunk("total", kernels.accumulator(source.dtype), step)
+        reads = [self._chunk(f"read{i}", source.dtype, step) for i in (0, 1)]
+        for at in range(start, stop, step):
+            end = min(at + step, stop)
+            span, part = end - at, total[: end - at]
+            arrays = (
+                source[at:end]
+                if local == self.local_rank
+                else exchange.read_source(slot, local, at * source.itemsize, reads[local & 1][:span])
+                for local in range(neighbours)
+            )
+            _combine_chunk(kernels, how.combine, arrays, part)
+            kernels.finish(how, part, result[at:end])
+
+    def _chunk(self, name: str, dtype: np.dtype[Any], count: int) -> AnyArray:
+        """A buffer of this thread's, kept."""
+        cache: dict[Any, AnyArray] = self._scratch.__dict__.setdefault("chunks", {})
+        key = (name, dtype, count)
+        if key not in cache:
+            cache[key] = np.empty(count, dtype)
+        return cache[key]
+
+    # Between nodes
+
+    def _cross(self, slot: int, part: AnyArray, how: Reduction, key: str) -> None:
+        """part = all nodes' parts combined in node order, then scaled; in place."""
+        cross = self.cross
+        assert cross is not None
+        algorithm = self.table.for_cross(part.nbytes, cross.size)
+        if algorithm == "mpi" and self._cross_native(cross, part, how, key):
+            return
+        if algorithm == "exchange":
+            self._cross_exchange(cross, slot, part, how, key)
+        else:
+            self._cross_scatter(cross, slot, part, how, key)
+
+    def _cross_native(self, cross: Transport, part: AnyArray, how: Reduction, key: str) -> bool:
+        out = np.empty_like(part)
+        request = cross.allreduce_native(part, out, how.combine)
+        if request is None:
+            return False
+        self._complete([request], key)
+        kernels_for(part.dtype).finish(how, out, part)
+        return True
+
+    def _cross_exchange(self, cross: Transport, slot: int, part: AnyArray, how: Reduction, key: str) -> None:
+        others = [peer for peer in range(cross.size) if peer != cross.rank]
+        arrays = {peer: np.empty_like(part) for peer in others}
+        requests = [cross.receive(arrays[peer], peer, slot) for peer in others]
+        mine = part.copy()
+        requests += [cross.send(mine, peer, slot) for peer in others]
+        self._complete(requests, key)
+        arrays[cross.rank] = mine
+        self._combine_parts([arrays[peer] for peer in range(cross.size)], part, how)
+
+    def _cross_scatter(self, cross: Transport, slot: int, part: AnyArray, how: Reduction, key: str) -> None:
+        me, cuts = cross.rank, bounds(part.size, cross.size)
+        shares = [part[cuts[peer] : cuts[peer + 1]] for peer in range(cross.size)]
+        others = [peer for peer in range(cross.size) if peer != me]
+        arrays = {peer: np.empty_like(shares[me]) for peer in others}
+        requests = [cross.receive(arrays[peer], peer, slot) for peer in others]
+        requests += [cross.send(shares[peer], peer, slot) for peer in others]
+        self._complete(requests, key)
+        arrays[me] = shares[me]
+        self._combine_parts([arrays[peer] for peer in range(cross.size)], shares[me], how)
+        requests = [cross.receive(shares[peer], peer, slot) for peer in others]
+        requests += [cross.send(shares[me], peer, slot) for peer in others]
+        self._complete(requests, key)
+
+    def _combine_parts(self, arrays: list[AnyArray], out: AnyArray, how: Reduction) -> None:
+        kernels = kernels_for(out.dtype)
+        step = CHUNK_BYTES // out.itemsize
+        total = self._chunk("total", kernels.accumulator(out.dtype), step)
+        for at in range(0, out.size, step):
+            end = min(at + step, out.size)
+            part = total[: end - at]
+            _combine_chunk(kernels, how.combine, (a[at:end] for a in arrays), part)
+            kernels.finish(how, part, out[at:end])
+
+    def _complete(self, requests: list[Request], key: str) -> None:
+        def done() -> bool:
+            return all(request.test() for request in requests)
+
+        wait_until(done, Subject(key, self.members))
+
+
+def _combine_chunk(kernels: Kernels, combine: str, arrays: Any, total: AnyArray) -> None:
+    """total = the arrays combined, first to last."""
+    stream = iter(arrays)
+    kernels.first(combine, next(stream), next(stream), total)
+    for array in stream:
+        kernels.add(combine, total, array)

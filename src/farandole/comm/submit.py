@@ -1,0 +1,168 @@
+"""Submitting operations: what the doors share between their tensors and the engine.
+
+A door makes an operation on arrays (`make_*`), then runs it in its own thread (`run`) or submits it and
+gets a number, the handle. `convert` makes the door's result of the raw one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from farandole.comm.engine import Engine, Handle, Operation
+from farandole.comm.kernels import Op
+from farandole.comm.operations import (
+    Allgather,
+    Allreduce,
+    Alltoall,
+    Barrier,
+    Broadcast,
+    Gather,
+    Reducescatter,
+    shares,
+)
+from farandole.comm.process_sets import SetRuntime
+from farandole.comm.transport import AnyArray
+from farandole.errors import SettingsError
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Convert",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "chosen_op",
+    "make_allgather",
+    "make_allreduce",
+    "make_alltoall",
+    "make_barrier",
+    "make_broadcast",
+    "make_gather",
+    "make_reducescatter",
+    "poll",
+    "run",
+    "submit",
+    "synchronize",
+]
+
+Average, Sum, Adasum, Min, Max, Product = (Op(code) for code in (0, 1, 2, 3, 4, 5))
+
+Convert = Callable[[Any], Any]
+
+
+class _Ticket(NamedTuple):
+    engine: Engine
+    handle: Handle
+    convert: Convert
+
+
+_tickets: dict[int, _Ticket] = {}
+_numbers = itertools.count(1)
+_lock = threading.Lock()
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def submit(runtime: SetRuntime, operation: Operation, convert: Convert = _same) -> int:
+    """Start an operation in the background; its handle."""
+    handle = runtime.engine.submit(operation, background=True)
+    with _lock:
+        number = next(_numbers)
+        _tickets[number] = _Ticket(runtime.engine, handle, convert)
+    return number
+
+
+def run(runtime: SetRuntime, operation: Operation, convert: Convert = _same) -> Any:
+    """Do an operation now, in this thread."""
+    engine = runtime.engine
+    return convert(engine.wait(engine.submit(operation, background=False)))
+
+
+def poll(handle: int) -> bool | None:
+    """Whether an asynchronous operation is done; None for an unknown handle."""
+    ticket = _tickets.get(handle)
+    return None if ticket is None else ticket.engine.poll(ticket.handle)
+
+
+def synchronize(handle: int) -> Any:
+    """The result of an asynchronous operation; None for an unknown handle."""
+    with _lock:
+        ticket = _tickets.pop(handle, None)
+    return None if ticket is None else ticket.convert(ticket.engine.wait(ticket.handle))
+
+
+def chosen_op(op: Op | int | None, average: bool | None) -> Op:
+    """`op`, or what the deprecated `average` means."""
+    if op is not None and average is not None:
+        raise SettingsError("give op or average, not both (average is deprecated: use op=Average or op=Sum)")
+    if op is None:
+        return Sum if average is False else Average
+    try:
+        return Op(op)
+    except ValueError:
+        raise SettingsError(f"op={op}: use Average, Sum, Min, Max or Product") from None
+
+
+def make_allreduce(
+    runtime: SetRuntime,
+    arrays: Sequence[AnyArray],
+    outs: Sequence[AnyArray],
+    name: str | None,
+    op: Op,
+    prescale: float,
+    postscale: float,
+) -> Allreduce:
+    label = name or runtime.next_name("allreduce")
+    return Allreduce(runtime.lane, label, arrays, outs, op, float(prescale), float(postscale))
+
+
+def make_allgather(runtime: SetRuntime, arrays: Sequence[AnyArray], name: str | None) -> Allgather:
+    return Allgather(runtime.lane, name or runtime.next_name("allgather"), arrays)
+
+
+def make_gather(runtime: SetRuntime, arrays: Sequence[AnyArray], root: int, name: str | None) -> Gather:
+    return Gather(runtime.lane, name or runtime.next_name("gather"), arrays, runtime.local(root))
+
+
+def make_broadcast(
+    runtime: SetRuntime, arrays: Sequence[AnyArray], outs: Sequence[AnyArray], root: int, name: str | None
+) -> Broadcast:
+    return Broadcast(runtime.lane, name or runtime.next_name("broadcast"), arrays, outs, runtime.local(root))
+
+
+def make_alltoall(
+    runtime: SetRuntime, array: AnyArray, splits: Sequence[int] | None, name: str | None
+) -> Alltoall:
+    label = name or runtime.next_name("alltoall")
+    if splits is None:
+        size = runtime.transport.size
+        rows = array.shape[0] if array.ndim else 0
+        if rows % size:
+            raise SettingsError(
+                f"alltoall.{label}: {rows} rows do not divide over {size} ranks ({rows} % {size} = {rows % size}). "
+                "Pass splits, one count a rank."
+            )
+        splits = shares(rows, size)
+    return Alltoall(runtime.lane, label, array, splits)
+
+
+def make_reducescatter(
+    runtime: SetRuntime,
+    arrays: Sequence[AnyArray],
+    name: str | None,
+    op: Op,
+    prescale: float,
+    postscale: float,
+) -> Reducescatter:
+    label = name or runtime.next_name("reducescatter")
+    return Reducescatter(runtime.lane, label, arrays, op, float(prescale), float(postscale))
+
+
+def make_barrier(runtime: SetRuntime) -> Barrier:
+    return Barrier(runtime.lane, runtime.next_name("barrier"))

@@ -1,0 +1,118 @@
+"""Waiting without burning the core a neighbour needs.
+
+MPI's blocking calls spin. Here every wait is a loop over a cheap test: it spins for some tens of
+microseconds (only where each local rank has a core of its own), then yields the core, then sleeps, a
+little longer each time. A wait that has become slow registers itself, so that the watchdog
+(watchdog.py) can say who waits for what, and end it with an error.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+__all__ = ["Blocked", "BlockedTable", "Subject", "blocked", "set_spinning", "wait_until"]
+
+SPIN_S = 40e-6
+YIELD_S = 400e-6
+FIRST_SLEEP_S = 20e-6
+LONGEST_SLEEP_S = 1e-3
+SLOW_S = 0.5
+
+_spin_s = SPIN_S
+
+
+def set_spinning(allowed: bool) -> None:
+    """Spin at the start of a wait only where local ranks do not outnumber the cores."""
+    global _spin_s
+    _spin_s = SPIN_S if allowed else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a wait is for."""
+
+    key: str
+    """The same on every rank that takes part, e.g. `allreduce.loss` or `gradients.SGD#12`."""
+    members: tuple[int, ...]
+    """World ranks that take part."""
+    missing: Callable[[], list[int]] | None = None
+    """World ranks this rank knows to be late, where it can know."""
+
+
+@dataclass(slots=True)
+class Blocked:
+    """A slow wait of one thread."""
+
+    subject: Subject
+    since: float
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class BlockedTable:
+    """The slow waits of this process."""
+
+    waits: dict[int, Blocked] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def enter(self, subject: Subject, since: float) -> Blocked:
+        entry = Blocked(subject, since)
+        with self.lock:
+            self.waits[id(entry)] = entry
+        return entry
+
+    def leave(self, entry: Blocked) -> None:
+        with self.lock:
+            self.waits.pop(id(entry), None)
+
+    def entries(self) -> list[Blocked]:
+        with self.lock:
+            return list(self.waits.values())
+
+    def fail(self, key: str | None, error: BaseException) -> None:
+        """End the waits for `key` (all of them for None) with an error."""
+        with self.lock:
+            for entry in self.waits.values():
+                if key is None or entry.subject.key == key:
+                    entry.error = error
+
+
+blocked = BlockedTable()
+
+
+def _pauses() -> Iterator[None]:
+    start = time.perf_counter()
+    while time.perf_counter() - start < _spin_s:
+        yield
+    while time.perf_counter() - start < YIELD_S:
+        os.sched_yield()
+        yield
+    sleep_s = FIRST_SLEEP_S
+    while True:
+        time.sleep(sleep_s)
+        sleep_s = min(sleep_s * 1.25, LONGEST_SLEEP_S)
+        yield
+
+
+def wait_until(ready: Callable[[], bool], subject: Subject) -> None:
+    """Return once `ready()` is true; raise what the watchdog decided otherwise."""
+    if ready():
+        return
+    start = time.monotonic()
+    entry: Blocked | None = None
+    try:
+        for _ in _pauses():
+            if ready():
+                return
+            if entry is None:
+                if time.monotonic() - start > SLOW_S:
+                    entry = blocked.enter(subject, start)
+            elif entry.error is not None:
+                raise entry.error
+    finally:
+        if entry is not None:
+            blocked.leave(entry)

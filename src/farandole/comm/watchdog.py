@@ -1,0 +1,312 @@
+"""Who waits for whom: a thread beside the engine that names late ranks and ends hopeless waits.
+
+Each rank's watchdog looks at its slow waits (waiting.py) twice a second. While it has any, it reports
+them to rank 0, whose watchdog sees them all and decides:
+
+    left        a rank that others wait for has exited      -> the waits end with RankFailedError
+    crossed     ranks wait for each other in different operations (a training step here, an allreduce
+                there): nobody will ever come               -> the waits end with MismatchError
+    stalled     a wait is older than the warning time       -> a warning names who is here and who is not
+                and older than the abort time, if set       -> the waits end with StalledError
+
+A neighbour on the same node that has died is seen directly. An idle watchdog costs two short look-ups a
+second.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from farandole.comm.transport import Request, Transport
+from farandole.comm.waiting import blocked
+from farandole.errors import FarandoleError, MismatchError, RankFailedError, StalledError
+
+__all__ = ["StallSettings", "Watchdog", "alive", "crossed"]
+
+TICK_S = 0.5
+CROSSED_S = 3.0
+UNANSWERED_S = 5.0
+_TO_HUB, _FROM_HUB = 1, 2
+_ERRORS: dict[str, type[FarandoleError]] = {
+    "left": RankFailedError,
+    "crossed": MismatchError,
+    "stalled": StalledError,
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class StallSettings:
+    """When to speak of a wait, and when to end it."""
+
+    warn_s: float = 60.0
+    """Warn about waits this old; 0 never warns."""
+    abort_s: float = 0.0
+    """End waits this old with StalledError; 0 never does."""
+
+    @classmethod
+    def from_environment(cls) -> StallSettings:
+        """FARANDOLE_STALL_* or, for scripts that set them, HOROVOD_STALL_*."""
+        if _variable("STALL_CHECK_DISABLE") in ("1", "true", "True"):
+            return cls(warn_s=0.0)
+        warn = _variable("STALL_CHECK_TIME_SECONDS")
+        abort = _variable("STALL_SHUTDOWN_TIME_SECONDS")
+        return cls(warn_s=float(warn or 60.0), abort_s=float(abort or 0.0))
+
+
+def _variable(name: str) -> str | None:
+    return os.environ.get(f"FARANDOLE_{name}", os.environ.get(f"HOROVOD_{name}"))
+
+
+class Wait(NamedTuple):
+    """One slow wait of a rank, as reported."""
+
+    key: str
+    waited_s: float
+    members: tuple[int, ...]
+    missing: tuple[int, ...] | None
+
+
+class Report(NamedTuple):
+    """All slow waits of a rank, and every key it takes part in at the moment."""
+
+    waits: tuple[Wait, ...]
+    keys: frozenset[str]
+    threads: int
+    """Threads that wait: with several, another one may still come to help."""
+
+
+@dataclass(slots=True)
+class _Hub:
+    """What rank 0 knows."""
+
+    reports: dict[int, Report] = field(default_factory=dict)
+    left: dict[int, str] = field(default_factory=dict)
+    warned: dict[str, float] = field(default_factory=dict)
+    ended: dict[tuple[int, str], float] = field(default_factory=dict)
+
+
+def missing_ranks(wait: Wait, reports: dict[int, Report]) -> list[int]:
+    """Members that do not take part in what the others wait for."""
+    if wait.missing:
+        return list(wait.missing)
+    return [r for r in wait.members if r not in reports or wait.key not in reports[r].keys]
+
+
+def crossed(reports: dict[int, Report]) -> dict[int, Wait]:
+    """Ranks that wait for one another in different operations, so that none can go on."""
+    stuck = {
+        rank: report.waits[0]
+        for rank, report in reports.items()
+        if report.threads == 1 and report.waits and report.waits[0].waited_s > CROSSED_S
+    }
+    while True:
+        keep = {}
+        for rank, wait in stuck.items():
+            late = missing_ranks(wait, reports)
+            if any(other in stuck and stuck[other].key != wait.key for other in late):
+                keep[rank] = wait
+        if len(keep) == len(stuck):
+            return keep
+        stuck = keep
+
+
+class Watchdog:
+    """The watchdog of one rank. Collective to make (it has a communicator of its own)."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        neighbours: dict[int, int],
+        pending_keys: Callable[[], list[str]],
+        settings: StallSettings,
+    ) -> None:
+        """`neighbours` are the process numbers of the node's other ranks, by world rank."""
+        self._transport = transport
+        self._neighbours = neighbours
+        self._pending_keys = pending_keys
+        self._settings = settings
+        self._hub = _Hub() if transport.rank == 0 else None
+        self._sent: list[Request] = []
+        self._reported = False
+        self._answered = time.monotonic()
+        self._warned_unanswered = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="farandole-watchdog", daemon=True)
+
+    def start(self) -> None:
+        if self._transport.size > 1:
+            self._thread.start()
+
+    def stop(self, reason: str) -> None:
+        """Tell the others that this rank takes part in nothing more."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2 * TICK_S)
+        if self._transport.size > 1:
+            if self._hub is None:
+                self._post(("left", reason), 0, _TO_HUB)
+            else:
+                for peer in range(1, self._transport.size):
+                    self._post(("left", None, f"rank 0 {reason} and takes part in nothing more"), peer)
+
+    def _post(self, value: object, dest: int, tag: int = _FROM_HUB) -> None:
+        self._sent = [request for request in self._sent if not request.test()]
+        self._sent.append(self._transport.send_message(pickle.dumps(value), dest, tag))
+
+    def _watch(self) -> None:
+        while not self._stop.wait(TICK_S):
+            report = self._report()
+            if report.waits:
+                self._look_at_neighbours(report)
+            if self._hub is None:
+                self._talk(report)
+            else:
+                self._listen(self._hub)
+                self._hub.reports[0] = report
+                self._decide(self._hub)
+
+    def _report(self) -> Report:
+        now = time.monotonic()
+        waits = tuple(
+            Wait(
+                entry.subject.key,
+                now - entry.since,
+                entry.subject.members,
+                tuple(entry.subject.missing()) if entry.subject.missing is not None else None,
+            )
+            for entry in blocked.entries()
+        )
+        keys = frozenset(self._pending_keys()) | {wait.key for wait in waits}
+        return Report(waits, keys, len(waits))
+
+    # Every rank
+
+    def _look_at_neighbours(self, report: Report) -> None:
+        for rank, pid in self._neighbours.items():
+            if not alive(pid) and any(rank in wait.members for wait in report.waits):
+                text = f"{self._here()}rank {rank} (process {pid}, on this node) has died"
+                blocked.fail(None, RankFailedError(text))
+
+    def _talk(self, report: Report) -> None:
+        if report.waits or self._reported:
+            if not self._reported:
+                self._answered = time.monotonic()
+            self._post(("report", report), 0, _TO_HUB)
+            self._reported = bool(report.waits)
+        while (message := self._transport.poll_message(_FROM_HUB)) is not None:
+            self._answered = time.monotonic()
+            self._obey(*pickle.loads(message[1]))
+        self._doubt_the_hub(report)
+
+    def _obey(self, verdict: str, key: str | None, text: str) -> None:
+        if verdict != "heard":
+            blocked.fail(key, _ERRORS[verdict](self._here() + text))
+
+    def _doubt_the_hub(self, report: Report) -> None:
+        warn_s = self._settings.warn_s
+        silent_s = time.monotonic() - self._answered
+        if not (warn_s and report.waits and silent_s > UNANSWERED_S) or self._warned_unanswered:
+            return
+        oldest = max(report.waits, key=lambda wait: wait.waited_s)
+        if oldest.waited_s >= warn_s:
+            self._warned_unanswered = True
+            _say(
+                f"{self._here()}{oldest.key} has waited {oldest.waited_s:.0f} s, and rank 0 does not answer: "
+                "it is stopped or its interpreter is held"
+            )
+
+    # Rank 0
+
+    def _listen(self, hub: _Hub) -> None:
+        while (message := self._transport.poll_message(_TO_HUB)) is not None:
+            rank, data = message
+            kind, content = pickle.loads(data)
+            if kind == "left":
+                hub.left[rank] = content
+                hub.reports.pop(rank, None)
+            else:
+                hub.reports[rank] = content
+                self._post(("heard", None, ""), rank)
+
+    def _decide(self, hub: _Hub) -> None:
+        for rank, report in list(hub.reports.items()):
+            for wait in report.waits:
+                gone = [r for r in missing_ranks(wait, hub.reports) if r in hub.left]
+                if gone:
+                    who = ", ".join(f"rank {r} {hub.left[r]}" for r in gone)
+                    self._end(hub, rank, "left", wait.key, f"{wait.key}: {who} and takes part in nothing more")
+        tangled = crossed(hub.reports)
+        if tangled:
+            places = "; ".join(f"rank {r} waits in {w.key}" for r, w in sorted(tangled.items()))
+            for rank, wait in tangled.items():
+                text = f"the ranks are in different operations and wait for each other: {places}"
+                self._end(hub, rank, "crossed", wait.key, text)
+        self._speak_of_stalls(hub)
+
+    def _end(self, hub: _Hub, rank: int, verdict: str, key: str, text: str) -> None:
+        first = hub.ended.setdefault((rank, key), time.monotonic())
+        if verdict == "stalled" and time.monotonic() - first > UNANSWERED_S:
+            # The wait is inside a library call that cannot be interrupted.
+            _say(f"rank {rank} cannot leave {key}: ending the job")
+            self._transport.abort(1)
+        if rank == 0:
+            self._obey(verdict, key, text)
+        else:
+            self._post((verdict, key, text), rank)
+
+    def _speak_of_stalls(self, hub: _Hub) -> None:
+        oldest: dict[str, tuple[Wait, list[int]]] = {}
+        for rank, report in hub.reports.items():
+            for wait in report.waits:
+                known, ranks = oldest.get(wait.key, (wait, []))
+                oldest[wait.key] = (max(known, wait, key=lambda w: w.waited_s), [*ranks, rank])
+        for key, (wait, ranks) in oldest.items():
+            self._warn(hub, key, wait, ranks)
+            if self._settings.abort_s and wait.waited_s > self._settings.abort_s:
+                text = f"{self._story(hub, wait, ranks)}; the limit is {self._settings.abort_s:.0f} s"
+                for rank in ranks:
+                    self._end(hub, rank, "stalled", key, text)
+        hub.warned = {key: at for key, at in hub.warned.items() if key in oldest}
+
+    def _warn(self, hub: _Hub, key: str, wait: Wait, ranks: list[int]) -> None:
+        due = hub.warned.get(key, self._settings.warn_s)
+        if self._settings.warn_s and wait.waited_s >= due:
+            hub.warned[key] = 2 * wait.waited_s
+            _say("stalled: " + self._story(hub, wait, ranks))
+
+    def _story(self, hub: _Hub, wait: Wait, ranks: list[int]) -> str:
+        late = missing_ranks(wait, hub.reports)
+        where = []
+        for rank in late:
+            report = hub.reports.get(rank)
+            place = f"in {report.waits[0].key}" if report and report.waits else "in no farandole call"
+            where.append(f"rank {rank} ({place})")
+        missing = ", ".join(where) or "nobody (the operation itself is slow)"
+        here = ", ".join(str(rank) for rank in sorted(ranks))
+        return f"{wait.key} has waited {wait.waited_s:.0f} s; here: rank {here}; missing: {missing}"
+
+    def _here(self) -> str:
+        return f"[rank {self._transport.rank}/{self._transport.size}] "
+
+
+def alive(pid: int) -> bool:
+    """False for a process that is gone or a zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "ZX"
+
+
+def _say(text: str) -> None:
+    print(f"farandole: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,406 @@
+"""The world of ranks: starting, asking who and where, ending.
+
+`init()` starts MPI, checks that the launcher and MPI agree on the number of ranks, and registers the
+process sets. `shutdown()` ends our part and leaves MPI alone, so that `init()` works again. An exception
+that nobody catches ends every rank: a rank that died must not leave the others waiting.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from farandole.comm import mpi, waiting
+from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
+from farandole.comm.reduce import Layout
+from farandole.comm.transport import LocalTransport, Transport
+from farandole.comm.watchdog import StallSettings, Watchdog, alive
+from farandole.errors import (
+    EngineStopped,
+    NotInitializedError,
+    RankFailedError,
+    SettingsError,
+    WorldMismatchError,
+)
+from farandole.launch.allocator import tune_allocator
+from farandole.observe import timeline
+
+__all__ = [
+    "World",
+    "add_process_set",
+    "cross_rank",
+    "cross_size",
+    "current",
+    "describe",
+    "get_process_set",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "remove_process_set",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+_DEFAULT_FUSION_BYTES = 64 << 20
+_PMI_ADVICE = {
+    "FARANDOLE_LAUNCH_SIZE": "the MPI library Python loads is not the one `farandole launch` starts ranks with; "
+    "`farandole doctor` shows both",
+    "OMPI_COMM_WORLD_SIZE": "start the ranks with the mpiexec of the MPI library Python loads (`farandole doctor` "
+    "shows which), or set MPI4PY_LIBMPI to Open MPI's libmpi.so",
+    "PMI_SIZE": "start the ranks with the mpiexec of the MPI library Python loads (`farandole doctor` shows which), "
+    "or set MPI4PY_LIBMPI to the library that belongs to this mpiexec",
+    "SLURM_STEP_NUM_TASKS": "use `srun --mpi=pmi2` (MPICH, Intel MPI) or `srun --mpi=pmix` (Open MPI); "
+    "`srun --mpi=list` shows what this Slurm has",
+    "SLURM_NTASKS": "start the ranks with `srun --mpi=pmi2` (MPICH, Intel MPI) or `srun --mpi=pmix` (Open MPI); "
+    "for one rank inside this allocation use `srun -n 1`",
+}
+
+
+def check_world_size(size: int, environment: Mapping[str, str]) -> None:
+    """N worlds of one rank each, instead of one of N, is the classic trap of a wrong PMI."""
+    for name, advice in _PMI_ADVICE.items():
+        value = environment.get(name, "")
+        if value.isdigit():
+            if size == 1 and int(value) > 1:
+                raise WorldMismatchError(
+                    f"{name}={value} ranks were started, but MPI sees only 1: each would train alone. {advice}."
+                )
+            return
+
+
+def _setting(name: str, default: int) -> int:
+    text = os.environ.get(f"FARANDOLE_{name}", os.environ.get(f"HOROVOD_{name}"))
+    try:
+        return default if text is None else int(text)
+    except ValueError:
+        raise SettingsError(f"FARANDOLE_{name}={text!r}: give a whole number of bytes") from None
+
+
+class World:
+    """Everything that lives between init() and shutdown()."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.rank = transport.rank
+        self.size = transport.size
+        node = transport.same_node()
+        self.layout = Layout.gather(transport, node)
+        self.node, self.local_rank = self.layout.place(self.rank)
+        self.local_size = len(self.layout.nodes[self.node])
+        self.sets: dict[int, ProcessSet] = {}
+        self.next_set = 0
+        self.fusion_bytes = _setting("FUSION_THRESHOLD", _DEFAULT_FUSION_BYTES)
+        self.record: dict[str, Any] = {"allocator": tune_allocator()}
+        waiting.set_spinning(self.local_size <= len(os.sched_getaffinity(0)))
+        neighbours = self._neighbours(node)
+        node.free()
+        self.watchdog = Watchdog(
+            transport.duplicate(), neighbours, self._pending_keys, StallSettings.from_environment()
+        )
+
+    def _neighbours(self, node: Transport) -> dict[int, int]:
+        """Process numbers of the node's other ranks, where they mean the same thing here."""
+        place = str(Path("/proc/self/ns/pid").readlink()) if Path("/proc/self/ns/pid").exists() else ""
+        found = node.allgather_object((self.rank, os.getpid(), place))
+        return {r: pid for r, pid, where in found if r != self.rank and where == place and alive(pid)}
+
+    def _pending_keys(self) -> list[str]:
+        sets = [s for s in list(self.sets.values()) if s.included()]
+        return [key for s in sets for key in s.runtime().engine.pending_keys()]
+
+    def register(self, process_set: ProcessSet) -> None:
+        """Collective over the world."""
+        ranks = self.ranks_of(process_set)
+        for other in self.sets.values():
+            if other.ranks == ranks:
+                raise SettingsError(f"a process set of ranks {ranks} exists already: {other}")
+        if ranks[-1] >= self.size:
+            raise SettingsError(f"ProcessSet({ranks}): the world has ranks 0 to {self.size - 1}")
+        set_id = self.next_set
+        self.next_set += 1
+        runtime = None
+        if self.rank in ranks:
+            transport = self.transport.subset(ranks)
+            label = "" if set_id == 0 else f"set {set_id}: "
+            runtime = SetRuntime(transport, tuple(ranks), label, self.fusion_bytes)
+        process_set.attach(set_id, ranks, self.rank, runtime)
+        self.sets[set_id] = process_set
+
+    def ranks_of(self, process_set: ProcessSet) -> list[int]:
+        """The ranks all ranks agree the set has. Collective over the world."""
+        asked = self.transport.allgather_object(process_set.ranks_of(self.rank))
+        wanted = [ranks for ranks in asked if ranks is not None]
+        if not wanted or any(ranks != wanted[0] for ranks in wanted):
+            raise SettingsError(f"add_process_set: the ranks ask for different sets: {asked}")
+        ranks: list[int] = wanted[0]
+        return ranks
+
+    def close(self, reason: str) -> None:
+        self.watchdog.stop(reason)
+        for process_set in self.sets.values():
+            if process_set.included():
+                process_set.runtime().close(reason)
+            process_set.detach()
+
+
+_world: World | None = None
+_lock = threading.RLock()
+_hooks_installed = False
+_timeline_path: Path | None = None
+
+
+def current() -> World:
+    """The world; an error that says to call init() before."""
+    if _world is None:
+        raise NotInitializedError("farandole is not initialised: call farandole.init() first")
+    return _world
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Start. Collective: every rank calls it; a second call does nothing.
+
+    `comm`: None (all ranks), a list of ranks, or an mpi4py communicator. `process_sets`: a list of
+    ProcessSet or lists of ranks to register, or "dynamic", which needs nothing here.
+    """
+    global _world
+    with _lock:
+        if _world is not None:
+            return
+        transport = _transport(comm)
+        if comm is None:
+            check_world_size(transport.size, os.environ)
+        world = World(transport)
+        global_process_set.ranks = list(range(world.size))
+        world.register(global_process_set)
+        if process_sets is not None and process_sets != "dynamic":
+            for item in process_sets:
+                world.register(item if isinstance(item, ProcessSet) else ProcessSet(item))
+        _world = world
+        world.watchdog.start()
+        _install_hooks()
+        _tell_launcher(world)
+        path = timeline.path_from_environment()
+        if path is not None:
+            start_timeline(path)
+
+
+def _transport(comm: Any) -> Transport:
+    if comm is None:
+        return mpi.world()
+    if hasattr(comm, "Get_rank"):
+        return mpi.from_communicator(comm)
+    everyone = mpi.world()
+    ranks = sorted(int(rank) for rank in comm)
+    if everyone.rank not in ranks:
+        raise SettingsError(f"init(comm={ranks}): rank {everyone.rank} is not in it and must not call init()")
+    return LocalTransport() if everyone.size == 1 else everyone.subset(ranks)
+
+
+def shutdown() -> None:
+    """End farandole on this rank; MPI itself goes on, and init() may be called again."""
+    _leave("has called shutdown()")
+
+
+def _leave(reason: str) -> None:
+    global _world
+    with _lock:
+        if _world is None:
+            return
+        stop_timeline(together=False)
+        world, _world = _world, None
+        world.close(reason)
+        _write_job_file(world.rank, "down", "")
+
+
+def is_initialized() -> bool:
+    return _world is not None
+
+
+def rank() -> int:
+    """This process's number, from 0."""
+    return current().rank
+
+
+def size() -> int:
+    """Number of ranks."""
+    return current().size
+
+
+def local_rank() -> int:
+    """This process's number on its node."""
+    return current().local_rank
+
+
+def local_size() -> int:
+    """Number of ranks on this node."""
+    return current().local_size
+
+
+def cross_rank() -> int:
+    """This node's number among the nodes that have a rank with this local rank."""
+    world = current()
+    return [n for n in world.layout.nodes if len(n) > world.local_rank].index(world.layout.nodes[world.node])
+
+
+def cross_size() -> int:
+    """Number of nodes that have a rank with this local rank."""
+    world = current()
+    return len([n for n in world.layout.nodes if len(n) > world.local_rank])
+
+
+def is_homogeneous() -> bool:
+    """Whether every node has the same number of ranks."""
+    return len({len(ranks) for ranks in current().layout.nodes}) == 1
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Register a set at any time. Collective over the world, in the same order on all ranks."""
+    added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    current().register(added)
+    return added
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Remove a set; False where it cannot be. Collective over the world."""
+    world = current()
+    set_id = process_set.process_set_id
+    if not set_id or world.sets.get(set_id) is not process_set:
+        return False
+    world.transport.allgather_object(set_id)
+    if process_set.included():
+        process_set.runtime().close("has removed the process set")
+    process_set.detach()
+    del world.sets[set_id]
+    return True
+
+
+def get_process_set(set_id: int) -> ProcessSet:
+    sets = current().sets
+    if set_id not in sets:
+        raise SettingsError(f"no process set {set_id}; registered: {sorted(sets)}")
+    return sets[set_id]
+
+
+def describe() -> dict[str, Any]:
+    """What this run stands on: MPI, layout, allocator, how arrays travel, every fallback taken."""
+    world = current()
+    return {
+        "mpi": mpi.describe(),
+        "rank": world.rank,
+        "size": world.size,
+        "nodes": [len(ranks) for ranks in world.layout.nodes],
+        **world.record,
+    }
+
+
+# Timeline
+
+
+def start_timeline(file_path: str | Path, mark_cycles: bool = False) -> None:
+    """Record every rank's communication into `file_path`, in Chrome's trace format."""
+    global _timeline_path
+    world = current()
+    if timeline.active():
+        raise SettingsError(f"a timeline is being written already, to {_timeline_path}; stop_timeline() first")
+    timeline.start(
+        file_path, rank=world.rank, size=world.size, host=socket.gethostname(), mark_cycles=mark_cycles
+    )
+    _timeline_path = Path(file_path)
+
+
+def stop_timeline(*, together: bool = True) -> None:
+    """Stop recording; rank 0 merges all ranks' parts into one file. Collective with `together`."""
+    global _timeline_path
+    if not timeline.active():
+        return
+    timeline.stop()
+    path, _timeline_path = _timeline_path, None
+    world = current()
+    if together:
+        world.transport.allgather_object(None)
+        if world.rank == 0 and path is not None:
+            timeline.merge_parts(path)
+
+
+# When ranks end
+
+
+def _install_hooks() -> None:
+    global _hooks_installed
+    if _hooks_installed:
+        return
+    _hooks_installed = True
+    atexit.register(_at_exit)
+    os.register_at_fork(after_in_child=_forget)
+    previous = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:  # pragma: no cover - the process ends here
+        previous(kind, error, trace)
+        _end_everyone(kind, error)
+
+    sys.excepthook = hook
+
+
+def _forget() -> None:
+    """A forked child (a DataLoader worker) is no rank."""
+    global _world
+    _world = None
+
+
+def _end_everyone(kind: type[BaseException], error: BaseException) -> None:
+    world = _world
+    if world is None or world.size == 1:
+        return
+    report = {
+        "rank": world.rank,
+        "type": kind.__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+        "consequence": isinstance(error, RankFailedError | EngineStopped),
+    }
+    _write_job_file(world.rank, "exception.json", json.dumps(report))
+    timeline.stop()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if "FARANDOLE_JOB_DIR" in os.environ:
+        # The launcher ends the others, and says why; MPI's abort would take its voice away.
+        os._exit(1)
+    world.transport.abort(1)
+
+
+def _at_exit() -> None:
+    _leave("has exited")
+
+
+def _tell_launcher(world: World) -> None:
+    _write_job_file(world.rank, "up", str(os.getpid()))
+    _write_job_file(world.rank, "segments", "\n".join(_shared_segments()))
+
+
+def _shared_segments() -> list[str]:
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return []
+    return sorted({line.split()[5] for line in maps.read_text().splitlines() if " /dev/shm/" in line})
+
+
+def _write_job_file(rank: int, what: str, text: str) -> None:
+    folder = os.environ.get("FARANDOLE_JOB_DIR")
+    if folder and Path(folder).is_dir():
+        (Path(folder) / f"rank.{rank}.{what}").write_text(text)

@@ -1,0 +1,54 @@
+"""What users can get wrong, by name."""
+
+__all__ = [
+    "EngineStopped",
+    "FarandoleError",
+    "LaunchError",
+    "MismatchError",
+    "NotInitializedError",
+    "PlanMismatchError",
+    "RankFailedError",
+    "SettingsError",
+    "StalledError",
+    "WorldMismatchError",
+]
+
+
+class FarandoleError(RuntimeError):
+    """Base of every error this package raises on its own account."""
+
+
+class NotInitializedError(FarandoleError, ValueError):
+    """A call that needs `init()` came before it."""
+
+
+class SettingsError(FarandoleError, ValueError):
+    """A setting, option or argument that cannot work."""
+
+
+class WorldMismatchError(FarandoleError):
+    """The launcher started N ranks, MPI sees another number."""
+
+
+class MismatchError(FarandoleError):
+    """Ranks called the same collective with arguments that do not fit together."""
+
+
+class PlanMismatchError(MismatchError):
+    """Ranks wrap different models: their gradient plans differ."""
+
+
+class RankFailedError(FarandoleError):
+    """Another rank exited or died while this one waited for it."""
+
+
+class StalledError(FarandoleError):
+    """A collective waited longer than the stall limit allows."""
+
+
+class EngineStopped(FarandoleError):
+    """The engine was shut down while an operation was under way."""
+
+
+class LaunchError(FarandoleError):
+    """Ranks could not be started."""

@@ -1,0 +1,79 @@
+"""A rank's command as a child process, with all that it starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import IO
+
+from farandole.launch.processes import descendants, die_with_parent, reap_orphans, signal_descendants
+
+__all__ = ["GRACE_S", "NEVER", "Command"]
+
+GRACE_S = 2.0
+"""What a command gets between SIGTERM and SIGKILL."""
+NEVER = float("inf")
+_KILL_AGAIN_S = 0.5
+
+
+class Command:
+    """Started on creation; OSError where it cannot be. `tick()` must be called now and then."""
+
+    def __init__(
+        self, words: Sequence[str], environment: Mapping[str, str], cores: set[int], capture: bool
+    ) -> None:
+        pipe = subprocess.PIPE if capture else None
+        self.kill_at = NEVER
+        """When, on the monotonic clock, what is left of it will be killed."""
+        # MPI libraries talk to mpiexec over inherited descriptors: none may be closed.
+        self._child = subprocess.Popen(
+            words, stdout=pipe, stderr=pipe, env=environment, close_fds=False,
+            preexec_fn=partial(_prepare, os.getpid(), cores),
+        )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def pipes(self) -> dict[str, IO[bytes]]:
+        """The streams that are captured, by name."""
+        pipes = {"stdout": self._child.stdout, "stderr": self._child.stderr}
+        return {name: pipe for name, pipe in pipes.items() if pipe is not None}
+
+    def poll(self) -> int | None:
+        """As Popen's: None while it runs, -N for signal N."""
+        reap_orphans(self.pid)
+        return self._child.poll()
+
+    def gone(self) -> bool:
+        """True once neither it nor anything it started is left."""
+        return self.poll() is not None and not descendants(os.getpid())
+
+    def end(self, grace_s: float = GRACE_S) -> None:
+        """SIGTERM to all of it, SIGKILL after a while. An earlier appointment stands."""
+        if self.kill_at == NEVER:
+            signal_descendants(os.getpid(), signal.SIGTERM)
+        self.kill_at = min(self.kill_at, time.monotonic() + grace_s)
+
+    def tick(self) -> None:
+        """Keep the appointment."""
+        now = time.monotonic()
+        if now >= self.kill_at:
+            # A process may have been started while its parent was being killed.
+            left = signal_descendants(os.getpid(), signal.SIGKILL)
+            self.kill_at = now + _KILL_AGAIN_S if left else NEVER
+
+
+def _prepare(worker: int, cores: set[int]) -> None:
+    """In the child, before the command takes its place."""
+    die_with_parent()
+    if os.getppid() != worker:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if cores:
+        os.sched_setaffinity(0, cores)

@@ -1,0 +1,75 @@
+"""What a rank finds in its environment: threads for every numerical library, and the allocator's thresholds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = [
+    "ALLOCATOR_VARIABLES",
+    "THREAD_VARIABLES",
+    "allocator_set_by_user",
+    "rank_environment",
+    "rank_threads",
+    "usable_cores",
+]
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    # XLA's CPU client (JAX) sizes its pools by these; --xla_cpu_multi_thread_eigen no longer reaches them.
+    "PJRT_NPROC",
+    "NPROC",
+)
+# One thread more than the operation under way: a blocked collective must not stop TensorFlow's executor.
+_INTEROP_THREADS = "2"
+
+# glibc hands buffers above the first threshold back at every free, and the heap's end above the second.
+ALLOCATOR_VARIABLES = {
+    "MALLOC_MMAP_THRESHOLD_": "1073741824",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+}
+
+
+def rank_environment(threads: int, tune: bool, base: Mapping[str, str]) -> dict[str, str]:
+    """The variables to add to `base` for one rank; what `base` sets already stays as it is."""
+    wanted = dict.fromkeys(THREAD_VARIABLES, str(threads))
+    wanted["TF_NUM_INTEROP_THREADS"] = _INTEROP_THREADS
+    # Lines of a rank that dies are not lost in its buffer.
+    wanted["PYTHONUNBUFFERED"] = "1"
+    if tune and not allocator_set_by_user(base):
+        wanted |= ALLOCATOR_VARIABLES
+    added = {name: value for name, value in wanted.items() if name not in base}
+    return added | {"FARANDOLE_THREADS": str(threads)} | ({} if tune else {"FARANDOLE_TUNE": "0"})
+
+
+def rank_threads(asked: int | None, local_ranks: int, base: Mapping[str, str]) -> int:
+    """Threads of one rank: as asked, as the user's OMP_NUM_THREADS says, or its share of the cores."""
+    if asked is not None:
+        return asked
+    first = base.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if first.isdecimal() and int(first) > 0:
+        return int(first)
+    return max(1, usable_cores() // local_ranks)
+
+
+def allocator_set_by_user(base: Mapping[str, str]) -> bool:
+    return any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in base)
+
+
+def usable_cores() -> int:
+    """Cores this process may use, which in a container can be fewer than the machine has."""
+    return max(1, min(len(os.sched_getaffinity(0)), _cgroup_cores()))
+
+
+def _cgroup_cores() -> int:
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, int(quota) // int(period))
+    except (OSError, ValueError):
+        # No cgroup v2 here, or a quota of "max".
+        return os.cpu_count() or 1

@@ -1,0 +1,244 @@
+"""A running job, seen from the launcher: it takes what workers tell, and decides when to end them all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from multiprocessing.connection import wait
+from typing import Any
+
+from farandole.launch.channel import Link, Switchboard
+from farandole.launch.messages import Ended, Hello, Joined, Orders, Output, Release, Started, Stop
+from farandole.launch.output import OutputSink
+from farandole.launch.ranks import Rank, first_cause, is_consequence
+from farandole.launch.signals import Signals
+
+__all__ = ["Job"]
+
+_TICK_S = 0.25
+_CAUSE_S = 2.0
+"""How long a rank that failed because of another waits for that other's report."""
+_JOIN_S = 5.0
+"""How long MPI's start may wait for a rank that has already ended."""
+_INSIST_S = 4.0
+_GIVE_UP_S = 7.0
+_LEAVE_S = 3.0
+_KEPT_BYTES = 1 << 16
+
+
+class Job:
+    """`run()` returns when every rank has ended; `cause`, `problem`, `interrupted_by` and `ranks` say how."""
+
+    def __init__(
+        self, *, size: int, orders: Orders, board: Switchboard, process: subprocess.Popen[bytes],
+        sink: OutputSink, signals: Signals, start_timeout_s: float,
+    ) -> None:  # fmt: skip
+        self.ranks: dict[int, Rank] = {}
+        self.problem = ""
+        """Why the job ended where no rank is to blame; empty otherwise."""
+        self.interrupted_by = 0
+        """The signal that ended it; 0 for none."""
+        self.starter_said = b""
+        """What mpiexec, not the ranks, had to say."""
+        self._size = size
+        self._orders = orders
+        self._board = board
+        self._process = process
+        self._sink = sink
+        self._signals = signals
+        self._links: dict[Link, Rank | None] = {}
+        self._start_timeout_s = start_timeout_s
+        self._started_at = time.monotonic()
+        self._failed_at: float | None = None
+        self._stopped_at: float | None = None
+        self._insisted = False
+
+    @property
+    def cause(self) -> Rank | None:
+        return first_cause(self.ranks.values())
+
+    def run(self) -> None:
+        if self._process.stdout is not None:
+            os.set_blocking(self._process.stdout.fileno(), False)
+        while not self._over():
+            for ready in wait(self._watched(), _TICK_S):
+                self._take(ready)
+            self._decide(time.monotonic())
+
+    def leave(self) -> None:
+        """Let workers clean up and go, then mpiexec; whoever does not is killed."""
+        self._board.close()
+        self._order_all(Release())
+        self._wait_for_process(_LEAVE_S, None)
+        self._wait_for_process(1.0, signal.SIGTERM)
+        self._wait_for_process(1.0, signal.SIGKILL)
+        for link in self._links:
+            link.close()
+
+    # Taking
+
+    def _watched(self) -> list[Any]:
+        watched: list[Any] = [*self._links, *self._board.watched, self._signals.awake]
+        return watched if self._process.stdout is None else [*watched, self._process.stdout]
+
+    def _take(self, ready: Any) -> None:
+        if ready in self._links:
+            self._take_message(ready)
+        elif ready is self._signals.awake:
+            self._signals.calm()
+        elif ready is self._process.stdout:
+            self._take_starter_output()
+        else:
+            self._links |= dict.fromkeys(self._board.accept())
+
+    def _take_starter_output(self) -> None:
+        pipe = self._process.stdout
+        data = os.read(pipe.fileno(), _KEPT_BYTES) if pipe is not None else b""
+        self.starter_said = (self.starter_said + data)[-_KEPT_BYTES:]
+        if pipe is not None and not data:
+            self._process.stdout = None
+            pipe.close()
+
+    def _take_message(self, link: Link) -> None:
+        try:
+            message = link.recv()
+        except (OSError, EOFError):
+            self._lose(link)
+            return
+        rank = self._links[link]
+        if rank is None:
+            self._welcome(link, message)
+        else:
+            self._note(rank, message)
+
+    def _welcome(self, link: Link, hello: Hello) -> None:
+        rank = Rank(link=link, place=hello.place, worker_pid=hello.worker_pid)
+        self._links[link] = self.ranks[rank.number] = rank
+        self._send(rank, self._orders)
+        if self._stopped_at is not None:
+            self._send(rank, Stop(at_once=True))
+
+    def _note(self, rank: Rank, message: object) -> None:
+        if isinstance(message, Output):
+            self._write(rank, message)
+        elif isinstance(message, Started):
+            rank.started = message
+        elif isinstance(message, Joined):
+            rank.joined_at = time.monotonic()
+        elif isinstance(message, Ended):
+            self._note_end(rank, message)
+
+    def _write(self, rank: Rank, output: Output) -> None:
+        try:
+            self._sink.write(rank.number, output.stream, output.data)
+        except BrokenPipeError:
+            self._interrupt(signal.SIGPIPE)
+        except OSError as error:
+            self._fail(f"the ranks' output cannot be written: {error}")
+
+    def _note_end(self, rank: Rank, ended: Ended) -> None:
+        rank.ended = ended
+        if rank.failed and self._failed_at is None:
+            self._failed_at = time.monotonic()
+
+    def _lose(self, link: Link) -> None:
+        """A worker that goes without a word was killed, and its command with it."""
+        rank = self._links.pop(link)
+        link.close()
+        if rank is not None and rank.ended is None:
+            lost = "the connection to its worker was lost (killed, or its host is gone)"
+            self._note_end(
+                rank, Ended(time.time(), code=1, problem=lost, stopped=self._stopped_at is not None)
+            )
+
+    # Deciding
+
+    def _decide(self, now: float) -> None:
+        self._heed_signals()
+        if self._stopped_at is None:
+            self._check_start(now)
+            self._check_joining(now)
+            if self._failed_at is not None and self._cause_is_known(now - self._failed_at):
+                self._stop()
+        elif now - self._stopped_at > _INSIST_S:
+            self._insist()
+
+    def _heed_signals(self) -> None:
+        if self._signals.received and not self.interrupted_by:
+            self._interrupt(self._signals.received[0])
+        if len(self._signals.received) > 1:
+            self._insist()
+            self._signals.stop_noting()
+
+    def _check_start(self, now: float) -> None:
+        missing = sorted(set(range(self._size)) - set(self.ranks))
+        code = self._process.poll()
+        if code is not None and not self._all_ended():
+            self._fail(f"mpiexec ended with code {code} before {_named(missing) or 'the ranks did'}")
+        elif missing and now - self._started_at > self._start_timeout_s:
+            self._fail(f"{_named(missing)} did not start within {self._start_timeout_s:g} s")
+
+    def _check_joining(self, now: float) -> None:
+        """MPI's start waits for every rank: for one that has ended without joining it would wait for ever."""
+        running = [rank for rank in self.ranks.values() if rank.ended is None]
+        waiting = [rank for rank in running if rank.joined_before(now - _JOIN_S)]
+        never = [(rank, rank.ended) for rank in self.ranks.values() if rank.ended and rank.joined_at is None]
+        for rank, ended in never[:1] if waiting else []:
+            reason = f"exited before it joined MPI, where rank {waiting[0].number} waits for it"
+            self._note_end(rank, ended._replace(unfinished=reason))
+
+    def _cause_is_known(self, failed_for_s: float) -> bool:
+        cause = self.cause
+        return cause is not None and (not is_consequence(cause) or failed_for_s > _CAUSE_S)
+
+    def _all_ended(self) -> bool:
+        return len(self.ranks) == self._size and all(rank.ended for rank in self.ranks.values())
+
+    def _over(self) -> bool:
+        if self._stopped_at is None:
+            return self._all_ended()
+        gave_up = time.monotonic() - self._stopped_at > _GIVE_UP_S
+        return gave_up or all(rank.ended for rank in self.ranks.values())
+
+    # Ending
+
+    def _interrupt(self, number: int) -> None:
+        self.interrupted_by = self.interrupted_by or number
+        self._stop()
+
+    def _fail(self, problem: str) -> None:
+        self.problem = self.problem or problem
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._stopped_at is None:
+            self._stopped_at = time.monotonic()
+            self._order_all(Stop(at_once=False))
+
+    def _insist(self) -> None:
+        if not self._insisted:
+            self._insisted = True
+            self._order_all(Stop(at_once=True))
+
+    def _order_all(self, order: Stop | Release) -> None:
+        for rank in self.ranks.values():
+            self._send(rank, order)
+
+    def _send(self, rank: Rank, order: Orders | Stop | Release) -> None:
+        # A worker that is gone shows at the next read.
+        with contextlib.suppress(OSError):
+            rank.link.send(order)
+
+    def _wait_for_process(self, seconds: float, number: int | None) -> None:
+        if number is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+
+def _named(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {shown}" if ranks else ""

@@ -1,0 +1,224 @@
+"""`farandole launch`: start a job's ranks, see them through, clean up, and say how it went."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from farandole.errors import LaunchError, SettingsError
+from farandole.launch.channel import Switchboard
+from farandole.launch.environment import usable_cores
+from farandole.launch.hosts import machinefile, total_slots
+from farandole.launch.job import Job
+from farandole.launch.jobdir import JobDir
+from farandole.launch.messages import Orders
+from farandole.launch.mpiexec import require_mpiexec
+from farandole.launch.output import Files, OutputSink, Terminal
+from farandole.launch.place import without_mpi
+from farandole.launch.ranks import signal_name
+from farandole.launch.record import write_record
+from farandole.launch.segments import remove_abandoned
+from farandole.launch.settings import LaunchSettings
+from farandole.launch.signals import Signals
+from farandole.launch.verdict import failure_block
+
+__all__ = ["launch"]
+
+_SHOWN_LINES = 20
+_WORKER = Path(__file__).with_name("start_worker.py")
+
+
+def launch(settings: LaunchSettings) -> int:
+    """Run a job to its end; the exit code to pass on."""
+    return _Launch(settings).run()
+
+
+class _Launch:
+    def __init__(self, settings: LaunchSettings) -> None:
+        self._settings = settings
+        self._environment = _job_environment(os.environ)
+        self._command = _runnable(settings, self._environment)
+        self._mpiexec = require_mpiexec(settings.ranks) if settings.needs_mpiexec else None
+        self._files = None if settings.output_dir is None else Files(settings.output_dir, settings.ranks)
+        self._sink: OutputSink = self._files or Terminal()
+        # One rank alone, unless its output goes to files, has the terminal to itself.
+        self._capture = settings.needs_mpiexec or self._files is not None
+
+    def run(self) -> int:
+        self._announce()
+        started_s = time.time()
+        job = self._see_through()
+        self._merge_timeline()
+        code = _exit_code(job)
+        self._record(job, code, started_s)
+        self._conclude(job, code, time.time() - started_s)
+        return code
+
+    def _see_through(self) -> Job:
+        jobdir = JobDir.create()
+        try:
+            with Signals() as signals:
+                board = Switchboard(jobdir.path / "launcher", self._remote_hosts())
+                job = self._start(board, jobdir, signals)
+                try:
+                    job.run()
+                finally:
+                    segments = jobdir.segments()
+                    job.leave()
+                    remove_abandoned(segments)
+        finally:
+            jobdir.remove()
+        with contextlib.suppress(BrokenPipeError):
+            self._sink.close()
+        return job
+
+    def _start(self, board: Switchboard, jobdir: JobDir, signals: Signals) -> Job:
+        return Job(
+            size=self._settings.ranks,
+            orders=self._orders(jobdir),
+            board=board,
+            process=self._start_process(board, jobdir),
+            sink=self._sink,
+            signals=signals,
+            start_timeout_s=self._settings.start_timeout_s,
+        )
+
+    def _orders(self, jobdir: JobDir) -> Orders:
+        settings = self._settings
+        return Orders(
+            command=self._command,
+            variables=settings.rank_variables(),
+            job_dir=str(jobdir.path),
+            threads=settings.threads,
+            bind=settings.bind,
+            tune=settings.tune,
+            capture=self._capture,
+        )
+
+    def _start_process(self, board: Switchboard, jobdir: JobDir) -> subprocess.Popen[bytes]:
+        environment = self._environment | board.variables()
+        worker = [sys.executable, "-I", "-S", str(_WORKER)]
+        if self._mpiexec is None:
+            return subprocess.Popen(worker, env=environment)
+        environment |= {name: v for name, v in self._mpiexec.variables().items() if name not in environment}
+        words = self._mpiexec.command(self._settings.ranks, self._machinefile(jobdir), environment, worker)
+        self._say(f"starting {shlex.join(words)}")
+        return subprocess.Popen(
+            words, env=environment, stdin=_stdin(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def _machinefile(self, jobdir: JobDir) -> Path | None:
+        if not self._settings.hosts or self._mpiexec is None:
+            return None
+        path = jobdir.path / "hosts"
+        path.write_text(machinefile(self._settings.hosts, self._mpiexec.slots_word))
+        return path
+
+    def _remote_hosts(self) -> list[str]:
+        return [] if self._settings.local else [host.name for host in self._settings.hosts]
+
+    # Telling
+
+    def _announce(self) -> None:
+        ranks, hosts = self._settings.ranks, self._settings.hosts
+        slots, what = (total_slots(hosts), "slots") if hosts else (usable_cores(), "cores")
+        if ranks > slots:
+            _tell(f"{ranks} ranks share {slots} {what if slots > 1 else what[:-1]}")
+        if self._files is not None:
+            _tell(f"output goes to {self._settings.output_dir}/rank.*.out and rank.*.err")
+
+    def _say(self, text: str) -> None:
+        if self._settings.verbose:
+            _tell(text)
+
+    def _merge_timeline(self) -> None:
+        if self._settings.timeline is not None:
+            from farandole.observe.timeline import merge_parts
+
+            merge_parts(self._settings.timeline.absolute())
+
+    def _record(self, job: Job, code: int, started_s: float) -> None:
+        if self._settings.output_dir is not None and self._files is not None:
+            write_record(
+                self._settings.output_dir / "run.json", settings=self._settings, mpiexec=self._mpiexec,
+                ranks=job.ranks.values(), cause=job.cause, exit_code=code, started_s=started_s,
+                ended_s=time.time(), files=self._files.paths,
+            )  # fmt: skip
+
+    def _conclude(self, job: Job, code: int, duration_s: float) -> None:
+        if job.problem:
+            raise LaunchError(self._explain(job))
+        if job.interrupted_by:
+            _tell(f"{signal_name(job.interrupted_by)}: all ranks were ended")
+        elif job.cause is not None:
+            _tell(
+                failure_block(job.cause, job.ranks.values(), self._logs(job), self._settings.command_line())
+            )
+        else:
+            self._say(f"{self._settings.ranks} ranks ended with exit code {code} after {duration_s:.1f} s")
+
+    def _explain(self, job: Job) -> str:
+        said = job.starter_said.decode(errors="replace").strip()
+        return "\n  ".join(
+            [
+                job.problem,
+                *(said.splitlines()[-_SHOWN_LINES:]),
+                f"repeat  {self._settings.command_line()}",
+                "check   farandole doctor",
+            ]
+        )
+
+    def _logs(self, job: Job) -> list[Path]:
+        if self._files is None or job.cause is None:
+            return []
+        return [self._files.paths[job.cause.number, stream] for stream in ("stderr", "stdout")]
+
+
+def _exit_code(job: Job) -> int:
+    if job.interrupted_by:
+        return 128 + job.interrupted_by
+    if job.problem:
+        return 1
+    return 0 if job.cause is None else job.cause.exit_code
+
+
+def _job_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """Where ranks find the programs of the environment farandole is installed in, activated or not."""
+    environment = without_mpi(base)
+    beside = str(Path(sys.executable).parent)
+    search = environment.get("PATH", os.defpath)
+    if beside not in search.split(os.pathsep):
+        environment["PATH"] = os.pathsep.join([beside, search])
+    return environment
+
+
+def _runnable(settings: LaunchSettings, environment: Mapping[str, str]) -> list[str]:
+    """The command, with this Python before a bare script; an error where it is not to be found."""
+    program = settings.command[0]
+    if program.endswith(".py") and Path(program).is_file() and not os.access(program, os.X_OK):
+        return [sys.executable, *settings.command]
+    if settings.local and shutil.which(program, path=environment["PATH"]) is None:
+        raise SettingsError(
+            f"{program!r} is not a program: no such file, or it may not be executed. "
+            f"Type e.g. farandole launch -n {settings.ranks} -- python train.py"
+        )
+    return settings.command
+
+
+def _stdin() -> int | None:
+    """Rank 0 reads what was piped in; mpiexec must not stop at a terminal it may not read."""
+    return None if sys.stdin is not None and not sys.stdin.isatty() else subprocess.DEVNULL
+
+
+def _tell(text: str) -> None:
+    # A closed terminal must not hide how the job ended from whoever reads the exit code.
+    with contextlib.suppress(BrokenPipeError):
+        print(f"farandole: {text}", file=sys.stderr, flush=True)

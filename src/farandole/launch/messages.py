@@ -1,0 +1,113 @@
+"""What launcher and workers say to each other.
+
+    worker                     launcher
+    Hello(place)         ->
+                         <-    Orders
+    Started(pid)         ->
+    Output(stream, data) ->    any number of times
+    Joined()             ->    the command has begun to start MPI
+    Ended(...)           ->
+                         <-    Stop at any moment: end the command, at once or with time to finish
+                         <-    Release: all ranks have ended, clean up and leave
+
+A worker that loses its launcher ends its command; a launcher that loses a worker ends the job.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = [
+    "Ended",
+    "Hello",
+    "Joined",
+    "Orders",
+    "Output",
+    "Place",
+    "RankException",
+    "Release",
+    "Started",
+    "Stop",
+]
+
+
+class Place(NamedTuple):
+    """Where a rank is: in the job and on its host."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    host: str
+
+
+class Hello(NamedTuple):
+    place: Place
+    worker_pid: int
+
+
+class Orders(NamedTuple):
+    """What a worker runs, and how."""
+
+    command: list[str]
+    variables: dict[str, str]
+    job_dir: str
+    threads: int | None
+    bind: str
+    tune: bool
+    capture: bool
+
+
+class Started(NamedTuple):
+    pid: int
+    threads: int
+    allocator: str
+
+
+class Output(NamedTuple):
+    stream: str
+    data: bytes
+
+
+class Joined(NamedTuple):
+    pass
+
+
+class RankException(NamedTuple):
+    """An exception that ended a rank's script."""
+
+    type: str
+    message: str
+    consequence: bool
+    """It was raised because another rank had failed."""
+
+
+class Ended(NamedTuple):
+    """How a rank's command ended."""
+
+    failed_at: float
+    """Seconds since the epoch: when the exception was raised, otherwise when the process ended."""
+    code: int = 0
+    signal: int = 0
+    unfinished: str = ""
+    """Why an exit code of 0 is not a success; empty where it is."""
+    problem: str = ""
+    """Why the command could not be started or watched; empty where it could."""
+    stopped: bool = False
+    """The worker ended the command on the launcher's order."""
+    left_at: float = 0.0
+    """Seconds since the epoch: when it had ended its work in order; 0 if it had not."""
+    exception: RankException | None = None
+    stderr_tail: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.code or self.signal or self.unfinished or self.problem)
+
+
+class Stop(NamedTuple):
+    at_once: bool
+
+
+class Release(NamedTuple):
+    pass

@@ -1,0 +1,125 @@
+"""Where the ranks' output goes: lines of the terminal that name their rank, or a file for each."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+__all__ = ["Files", "OutputSink", "Terminal"]
+
+_LONGEST_LINE = 1 << 20
+_PROGRESS_S = 0.5
+_SUFFIXES = {"stdout": "out", "stderr": "err"}
+_COLOURS = (36, 33, 35, 32, 34, 31)
+
+
+class OutputSink(Protocol):
+    def write(self, rank: int, stream: str, data: bytes) -> None: ...
+
+    def end(self, rank: int) -> None:
+        """No more will come from this rank."""
+
+    def close(self) -> None: ...
+
+
+class Terminal:
+    """Whole lines, each after its rank: `[1] loss 0.3`.
+
+    A line that is redrawn (`\\r`, as progress bars do) is shown twice a second at most, in its latest state.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[str, BinaryIO] = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
+        self._coloured = {name: _takes_colour(stream) for name, stream in self._streams.items()}
+        self._begun: dict[tuple[int, str], bytes] = {}
+        self._redrawn_at: dict[tuple[int, str], float] = {}
+
+    def write(self, rank: int, stream: str, data: bytes) -> None:
+        *lines, rest = (self._begun.pop((rank, stream), b"") + data).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            lines.append(rest)
+            rest = b""
+        elif b"\r" in rest:
+            rest = self._redraw(rank, stream, rest, lines)
+        if rest:
+            self._begun[rank, stream] = rest
+        self._print(rank, stream, lines)
+
+    def end(self, rank: int) -> None:
+        for stream in self._streams:
+            rest = self._begun.pop((rank, stream), b"")
+            self._print(rank, stream, [rest] if rest else [])
+
+    def close(self) -> None:
+        for rank, _ in list(self._begun):
+            self.end(rank)
+
+    def _redraw(self, rank: int, stream: str, rest: bytes, lines: list[bytes]) -> bytes:
+        """Keep only the latest state of a redrawn line, and show the one before it if it is time to."""
+        complete, _, latest = rest.rpartition(b"\r")
+        now = time.monotonic()
+        if _visible(complete) and now - self._redrawn_at.get((rank, stream), 0.0) >= _PROGRESS_S:
+            self._redrawn_at[rank, stream] = now
+            lines.append(complete)
+        return latest
+
+    def _print(self, rank: int, stream: str, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        prefix = self._prefix(rank, stream)
+        out = self._streams[stream]
+        try:
+            out.write(b"".join(prefix + _visible(line) + b"\n" for line in lines))
+            out.flush()
+        except BrokenPipeError:
+            _discard(out)
+            raise
+
+    def _prefix(self, rank: int, stream: str) -> bytes:
+        if self._coloured[stream]:
+            return f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m[{rank}]\x1b[0m ".encode()
+        return f"[{rank}] ".encode()
+
+
+class Files:
+    """`rank.0.out` and `rank.0.err` for every rank, byte for byte."""
+
+    def __init__(self, directory: Path, ranks: int) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.paths = {
+            (rank, stream): directory / f"rank.{rank}.{suffix}"
+            for rank in range(ranks)
+            for stream, suffix in _SUFFIXES.items()
+        }
+        for path in self.paths.values():
+            path.write_bytes(b"")
+
+    def write(self, rank: int, stream: str, data: bytes) -> None:
+        # Opened for each chunk: thousands of ranks would exceed the limit on open files.
+        with self.paths[rank, stream].open("ab") as file:
+            file.write(data)
+
+    def end(self, rank: int) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _visible(line: bytes) -> bytes:
+    """What a terminal would show of a line that was redrawn."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def _takes_colour(stream: BinaryIO) -> bool:
+    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def _discard(stream: BinaryIO) -> None:
+    """Let what is still in the stream's buffer go nowhere instead of failing once more at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

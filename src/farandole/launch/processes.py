@@ -1,0 +1,85 @@
+"""A process with all that comes from it: found through /proc, ended whole.
+
+Process groups do not suffice: a command may start sessions of its own. As a subreaper, a worker inherits
+whatever its command leaves behind, so that descendants are always found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = [
+    "adopt_orphans",
+    "descendants",
+    "die_with_parent",
+    "process_ids",
+    "reap_orphans",
+    "signal_descendants",
+]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PROC = Path("/proc")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent does."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def process_ids() -> Iterator[int]:
+    return (int(name) for name in os.listdir(_PROC) if name.isdigit())  # noqa: PTH208 (half the time of iterdir)
+
+
+def descendants(ancestor: int) -> list[int]:
+    """All living processes that come from `ancestor`, without itself."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for pid in process_ids():
+        children[_parent(pid)].append(pid)
+    found = list(children[ancestor])
+    for pid in found:
+        found += children[pid]
+    return found
+
+
+def signal_descendants(ancestor: int, number: int) -> int:
+    """Signal all that come from `ancestor`; how many there were."""
+    found = descendants(ancestor)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    return len(found)
+
+
+def reap_orphans(child: int) -> None:
+    """Collect adopted processes that have ended; `child` is left to its owner."""
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == child:
+                return
+            os.waitpid(ended.si_pid, 0)
+
+
+def _parent(pid: int) -> int:
+    """The parent of a living process; -1 for one that has ended."""
+    try:
+        state, parent = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+    except (OSError, ValueError):
+        return -1
+    return -1 if state in "ZX" else int(parent)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) failed")

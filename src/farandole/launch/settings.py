@@ -1,0 +1,114 @@
+"""What `farandole launch` is asked to do."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from farandole.errors import SettingsError
+from farandole.launch.hosts import Host, all_local, total_slots
+
+__all__ = ["BINDINGS", "LaunchSettings"]
+
+BINDINGS = ("core", "node", "none")
+
+
+@dataclass(kw_only=True, slots=True)
+class LaunchSettings:
+    """A job: a command, how often, where, and under which conditions."""
+
+    command: list[str]
+    """What every rank runs."""
+    ranks: int = 0
+    """How many; 0 takes every slot of `hosts`."""
+    hosts: list[Host] = field(default_factory=list)
+    """Where; empty means this machine."""
+    timeline: Path | None = None
+    """The file in which all ranks' timelines end up."""
+    output_dir: Path | None = None
+    """One file a rank and stream, and `run.json`, instead of the terminal."""
+    threads: int | None = None
+    """Threads a rank; None divides a host's cores among its ranks."""
+    bind: str = "none"
+    """`core`: each rank on its own cores; `node`: on a NUMA node; `none`: where the system likes."""
+    tune: bool = True
+    """Keep the C library from returning large buffers to the kernel at every step."""
+    stall_warning_s: float | None = None
+    """After how long a collective that waits is named; None leaves the default."""
+    stall_abort_s: float | None = None
+    """After how long such a collective ends the job; None means never."""
+    fusion_threshold_mb: float | None = None
+    """How much is packed into one buffer; None leaves the default."""
+    start_timeout_s: float = 120.0
+    """How long ranks may take to start."""
+    verbose: bool = False
+    """Say what is started and how it ended."""
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise SettingsError(
+                "nothing to launch: no command was given. Type e.g. farandole launch -n 2 -- python train.py"
+            )
+        self.ranks = self.ranks or total_slots(self.hosts)
+        if self.ranks < 1:
+            raise SettingsError(
+                f"ranks={self.ranks}: how many ranks? "
+                f"Type e.g. farandole launch -n 2 -- {shlex.join(self.command)}"
+            )
+        if self.bind not in BINDINGS:
+            raise SettingsError(f"bind={self.bind!r} is unknown. Use one of {', '.join(BINDINGS)}.")
+        self._check_positive()
+
+    def _check_positive(self) -> None:
+        for name in ("threads", "stall_warning_s", "stall_abort_s", "start_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise SettingsError(f"{name}={value} is not above 0.")
+        if self.fusion_threshold_mb is not None and self.fusion_threshold_mb < 0:
+            raise SettingsError(f"fusion_threshold_mb={self.fusion_threshold_mb} is below 0.")
+
+    @property
+    def local(self) -> bool:
+        """True where all ranks run on this machine."""
+        return all_local(self.hosts)
+
+    @property
+    def needs_mpiexec(self) -> bool:
+        return self.ranks > 1 or not self.local
+
+    def rank_variables(self) -> dict[str, str]:
+        """What ranks are told through their environment, the same for all."""
+        variables = {"FARANDOLE_LAUNCHED": "1", "FARANDOLE_LAUNCH_SIZE": str(self.ranks)}
+        if self.timeline is not None:
+            variables["FARANDOLE_TIMELINE"] = str(self.timeline.absolute())
+        if self.stall_warning_s is not None:
+            variables["FARANDOLE_STALL_CHECK_TIME_SECONDS"] = f"{self.stall_warning_s:g}"
+        if self.stall_abort_s is not None:
+            variables["FARANDOLE_STALL_SHUTDOWN_TIME_SECONDS"] = f"{self.stall_abort_s:g}"
+        if self.fusion_threshold_mb is not None:
+            variables["FARANDOLE_FUSION_THRESHOLD"] = str(int(self.fusion_threshold_mb * 1024 * 1024))
+        return variables
+
+    def command_line(self) -> str:
+        """The command that starts this job again."""
+        options = ["-n", str(self.ranks)]
+        if self.hosts:
+            options += ["--hosts", ",".join(f"{host.name}:{host.slots}" for host in self.hosts)]
+        options += [word for option, value in self._options() for word in (option, str(value))]
+        options += ["--no-tune"] * (not self.tune) + ["--verbose"] * self.verbose
+        return shlex.join(["farandole", "launch", *options, "--", *self.command])
+
+    def _options(self) -> list[tuple[str, object]]:
+        """The options that differ from their default and take a value."""
+        named = [
+            ("--timeline", self.timeline, None),
+            ("--output-dir", self.output_dir, None),
+            ("--threads", self.threads, None),
+            ("--bind", self.bind, "none"),
+            ("--stall-warning", self.stall_warning_s, None),
+            ("--stall-abort", self.stall_abort_s, None),
+            ("--fusion-threshold-mb", self.fusion_threshold_mb, None),
+            ("--start-timeout", self.start_timeout_s, 120.0),
+        ]
+        return [(option, value) for option, value, default in named if value != default]

@@ -1,0 +1,272 @@
+"""One rank's worker: starts the command, passes its output on, says how it ended, and leaves nothing behind.
+
+It lives between mpiexec and the command, and does what it does on the launcher's orders (see messages.py).
+It leaves with exit code 0 whatever happened: how a job ends is the launcher's to say, not mpiexec's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from farandole.launch.binding import cores_for
+from farandole.launch.channel import ADDRESS, KEY, Link, call_launcher
+from farandole.launch.command import GRACE_S, NEVER, Command
+from farandole.launch.environment import ALLOCATOR_VARIABLES, rank_environment, rank_threads
+from farandole.launch.jobdir import JobDir
+from farandole.launch.messages import Ended, Hello, Joined, Orders, Output, Place, Release, Started, Stop
+from farandole.launch.place import find_place
+from farandole.launch.pmi import PmiRelay
+from farandole.launch.processes import adopt_orphans, descendants
+from farandole.launch.segments import mapped_segments, remove_abandoned
+
+__all__ = ["main"]
+
+_TICK_S = 0.05
+_CHUNK = 65536
+_PIPE_BYTES = 1 << 20
+_TAIL_BYTES = 8192
+_FIRST_SAMPLE_S, _LONGEST_SAMPLE_S = 0.05, 60.0
+
+
+def main() -> None:
+    environment = dict(os.environ)
+    adopt_orphans()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    link = call_launcher(environment)
+    place = find_place(environment)
+    with contextlib.suppress(OSError, EOFError):
+        link.send(Hello(place, os.getpid()))
+        Worker(link, place, link.recv(), environment).run()
+
+
+class Worker:
+    """A loop over the command's output, the launcher's orders, MPI's line to mpiexec, and time."""
+
+    def __init__(self, link: Link, place: Place, orders: Orders, environment: Mapping[str, str]) -> None:
+        self._link = link
+        self._place = place
+        self._orders = orders
+        self._jobdir = JobDir(Path(orders.job_dir))
+        self._environment = {name: value for name, value in environment.items() if name not in (ADDRESS, KEY)}
+        self._relay = PmiRelay(environment)
+        self._selector = selectors.DefaultSelector()
+        self._command: Command | None = None
+        self._tail = b""
+        self._segments: set[str] = set()
+        self._reported = self._released = self._stopped = self._signalled = False
+        self._sample_at, self._sample_after_s = NEVER, _FIRST_SAMPLE_S
+
+    def run(self) -> None:
+        self._jobdir.ensure()
+        self._watch_signals()
+        self._watch(self._link, self._take_order)
+        self._start()
+        while not self._finished():
+            for key, _ in self._selector.select(self._patience_s()):
+                key.data()
+            self._advance()
+        self._clean_up()
+
+    # Starting
+
+    def _start(self) -> None:
+        threads = rank_threads(self._orders.threads, self._place.local_size, self._environment)
+        added = rank_environment(threads, self._orders.tune, self._environment) | self._orders.variables
+        added |= {"FARANDOLE_JOB_DIR": self._orders.job_dir} | self._relay.hand_over()
+        cores = cores_for(self._orders.bind, self._place.local_rank, self._place.local_size, threads)
+        try:
+            self._command = Command(
+                self._orders.command, self._environment | added, cores, self._orders.capture
+            )
+        except OSError as error:
+            self._report_problem(error)
+            return
+        self._relay.handed_over()
+        self._watch_command(self._command)
+        tuned = all(name in added for name in ALLOCATOR_VARIABLES)
+        self._send(Started(self._command.pid, threads, "environment" if tuned else "off"))
+        self._sample_at = time.monotonic() + self._sample_after_s
+
+    def _report_problem(self, error: OSError) -> None:
+        problem = f"cannot start {self._orders.command[0]!r}: {error.strerror}"
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        self._reported = True
+        self._send(Ended(time.time(), code=code, problem=problem))
+
+    # Watching
+
+    def _watch(self, what: Any, then: Callable[[], object]) -> None:
+        self._selector.register(what, selectors.EVENT_READ, then)
+
+    def _watch_command(self, command: Command) -> None:
+        for stream, pipe in command.pipes.items():
+            os.set_blocking(pipe.fileno(), False)
+            self._watch(pipe, partial(self._take_output, stream, pipe))
+        for end in self._relay.sockets:
+            self._watch(end, partial(self._pass_on, end))
+
+    def _watch_signals(self) -> None:
+        """SIGCHLD wakes the loop; SIGTERM and SIGHUP, from mpiexec or a batch system, end the command."""
+        awake, wake = socket.socketpair()
+        awake.setblocking(False)
+        wake.setblocking(False)
+        signal.set_wakeup_fd(wake.detach(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._note_signal)
+        self._watch(awake, partial(awake.recv, _CHUNK))
+
+    def _note_signal(self, *_: object) -> None:
+        self._signalled = True
+
+    def _take_order(self) -> None:
+        try:
+            order = self._link.recv()
+        except (OSError, EOFError):
+            self._lose_launcher()
+            return
+        if isinstance(order, Stop):
+            self._stop(order.at_once)
+        if isinstance(order, Release):
+            self._released = True
+            self._stop()
+
+    def _take_output(self, stream: str, pipe: IO[bytes]) -> int:
+        """Pass on what there is; how many bytes."""
+        try:
+            data = os.read(pipe.fileno(), _CHUNK)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._selector.unregister(pipe)
+            pipe.close()
+            return 0
+        if stream == "stderr":
+            self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        self._send(Output(stream, data))
+        return len(data)
+
+    def _pass_on(self, end: socket.socket) -> None:
+        joined = self._relay.joined
+        if not self._relay.pass_on(end):
+            self._selector.unregister(end)
+        if self._relay.joined and not joined:
+            self._send(Joined())
+        if self._relay.abort_code is not None and self._command is not None:
+            # It now waits for mpiexec to kill it.
+            self._command.end(grace_s=0.0)
+        # MPI makes its shared memory while it starts, after one of these messages.
+        self._sample_after_s = _FIRST_SAMPLE_S
+        self._sample_at = min(self._sample_at, time.monotonic() + _FIRST_SAMPLE_S)
+
+    # Advancing
+
+    def _patience_s(self) -> float | None:
+        """How long the loop may sleep."""
+        appointments = [self._sample_at]
+        if self._command is not None:
+            appointments.append(self._command.kill_at)
+        if self._released:
+            appointments.append(time.monotonic() + _TICK_S)
+        first = min(appointments)
+        return None if first == NEVER else max(0.0, first - time.monotonic())
+
+    def _advance(self) -> None:
+        if self._signalled:
+            self._signalled = False
+            self._stop()
+        if self._command is None:
+            return
+        self._command.tick()
+        code = self._command.poll()
+        if code is not None and not self._reported:
+            self._report(self._command, code)
+        elif code is None and time.monotonic() >= self._sample_at:
+            self._sample(self._command)
+
+    def _sample(self, command: Command) -> None:
+        """Note the shared memory in use, so that it can be removed should the command be killed."""
+        new = mapped_segments([command.pid, *descendants(command.pid)]) - self._segments
+        if new:
+            self._segments |= new
+            self._jobdir.add_sampled(self._place.rank, new)
+        self._sample_at = time.monotonic() + self._sample_after_s
+        self._sample_after_s = min(2 * self._sample_after_s, _LONGEST_SAMPLE_S)
+
+    def _report(self, command: Command, code: int) -> None:
+        self._reported = True
+        self._sample_at = NEVER
+        for stream, pipe in command.pipes.items():
+            self._drain(stream, pipe)
+        self._segments |= self._jobdir.segments()
+        self._send(self._ended(code))
+
+    def _drain(self, stream: str, pipe: IO[bytes]) -> None:
+        """The command's last words; something it started may go on talking for ever."""
+        taken = 0
+        while not pipe.closed and taken < _PIPE_BYTES and (size := self._take_output(stream, pipe)):
+            taken += size
+
+    def _ended(self, code: int) -> Ended:
+        raised = self._jobdir.exception(self._place.rank)
+        if self._relay.abort_code is not None:
+            code = self._relay.abort_code
+        return Ended(
+            code=max(0, code),
+            signal=max(0, -code),
+            unfinished=self._unfinished() if code == 0 else "",
+            stopped=self._stopped,
+            failed_at=raised[1] if raised else time.time(),
+            left_at=self._jobdir.left_at(self._place.rank),
+            exception=raised[0] if raised else None,
+            stderr_tail=self._tail.decode(errors="replace"),
+        )
+
+    def _unfinished(self) -> str:
+        if self._relay.abort_code is not None:
+            return "called MPI_Abort"
+        if self._jobdir.was_up(self._place.rank):
+            left = self._jobdir.left_at(self._place.rank)
+            return "" if left else "exited without ending its work (os._exit?)"
+        return "exited without leaving MPI (os._exit?)" if self._relay.joined and not self._relay.left else ""
+
+    # Ending
+
+    def _send(self, message: tuple[object, ...]) -> None:
+        try:
+            self._link.send(message)
+        except OSError:
+            self._lose_launcher()
+
+    def _lose_launcher(self) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(self._link)
+        self._released = True
+        self._stop()
+
+    def _stop(self, at_once: bool = False) -> None:
+        self._stopped = True
+        if self._command is not None:
+            if not self._reported:
+                self._sample(self._command)
+            self._command.end(grace_s=0.0 if at_once else GRACE_S)
+
+    def _finished(self) -> bool:
+        return self._released and self._reported and (self._command is None or self._command.gone())
+
+    def _clean_up(self) -> None:
+        remove_abandoned(self._segments | self._jobdir.segments())
+        self._jobdir.remove()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What happened in a run: the timeline of every rank. Knows nothing of MPI or of any framework."""

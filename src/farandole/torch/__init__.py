@@ -1,0 +1,182 @@
+"""The PyTorch door: `import farandole.torch as hvd` in a Horovod script, and it runs.
+
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch as _torch
+
+from farandole.comm import world as _world
+from farandole.comm.collectives import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather_object,
+    broadcast_object,
+)
+from farandole.comm.probes import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.team import Team
+from farandole.comm.world import (
+    add_process_set,
+    cross_rank,
+    cross_size,
+    describe,
+    get_process_set,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    remove_process_set,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from farandole.torch import kernels as _kernels
+from farandole.torch.compression import Compression
+from farandole.torch.functions import (
+    broadcast_optimizer_state,
+    broadcast_parameters,
+    scale_learning_rate,
+    shard,
+    warmup,
+)
+from farandole.torch.ops import (
+    allgather,
+    allgather_async,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    alltoall,
+    alltoall_async,
+    average,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    check_buffers_match,
+    gather,
+    gather_async,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    poll,
+    reducescatter,
+    reducescatter_async,
+    synchronize,
+)
+from farandole.torch.optimizer import DistributedOptimizer
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "Team",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "average",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "ccl_built",
+    "check_buffers_match",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "describe",
+    "gather",
+    "gather_async",
+    "get_process_set",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
+    "scale_learning_rate",
+    "shard",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+    "warmup",
+]
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Start; see farandole.init. Under `farandole launch` torch gets its share of the cores."""
+    _world.init(comm, process_sets)
+    _kernels.install()
+    threads = os.environ.get("FARANDOLE_THREADS", "")
+    if threads.isdigit() and int(threads) > 0:
+        _torch.set_num_threads(int(threads))

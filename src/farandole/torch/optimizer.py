@@ -1,0 +1,222 @@
+"""DistributedOptimizer: any torch optimizer, with gradients averaged over the ranks.
+
+The wrapped optimizer is the given one under a class of the same name: it keeps its state, its parameter
+groups and its hooks. Whoever looks at `param_groups` while gradients are on their way (GradScaler does,
+to unscale them) waits for them first, so that an overflow on one rank is seen on all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from farandole.comm.kernels import Op, Reduction
+from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.team import Team
+from farandole.errors import SettingsError
+from farandole.torch.compression import Compression, Compressor
+from farandole.torch.gradients import GradientReducer, ReducerSettings
+from farandole.torch.ops import allreduce
+
+__all__ = ["DistributedOptimizer"]
+
+
+class _Distributed(torch.optim.Optimizer):
+    """What DistributedOptimizer adds to an optimizer's class."""
+
+    _farandole_reducer: GradientReducer
+    _farandole_names: dict[int, str]
+    _farandole_synchronized: str
+    """`no`, `asked` (by synchronize()) or `implied` (by a look at param_groups)."""
+    _farandole_skip: bool
+    _farandole_warned: bool
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        reducer = self.__dict__.get("_farandole_reducer")
+        if reducer is not None and reducer.in_flight:
+            reducer.synchronize()
+            self._farandole_synchronized = "implied"
+        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
+        return groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.__dict__["param_groups"] = groups
+
+    def synchronize(self) -> None:
+        """Wait until every gradient is reduced, to clip or look at them before step(). Collective."""
+        self._farandole_refresh()
+        self._farandole_reducer.synchronize()
+        self._farandole_synchronized = "asked"
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """step() inside does not synchronise: synchronize() was called before."""
+        self._farandole_skip = True
+        try:
+            yield
+        finally:
+            self._farandole_skip = False
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Reduce the gradients, then step. With a closure, its loss is averaged over the ranks."""
+        if closure is not None:
+            return super().step(self._farandole_closure(closure))
+        if not self._farandole_skip:
+            self._farandole_synchronize_for_step()
+        self._farandole_synchronized = "no"
+        return super().step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        if self._farandole_reducer.in_flight:
+            raise AssertionError(
+                "zero_grad() was called after backward() but before step() or synchronize(): "
+                "gradients that are being reduced would be lost"
+            )
+        super().zero_grad(set_to_none)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Add the gradients of this many backward passes up before a step."""
+        self._farandole_reducer.set_passes(passes)
+
+    def communication_statistics(self) -> dict[str, float]:
+        """Steps, bytes, seconds and exposed seconds of this optimizer's communication so far."""
+        found = self._farandole_reducer.statistics()
+        return {
+            "steps": found.steps,
+            "bytes": found.nbytes,
+            "seconds": found.busy_s,
+            "exposed_s": found.exposed_s,
+        }
+
+    def _farandole_synchronize_for_step(self) -> None:
+        if self._farandole_synchronized == "no" or self._farandole_reducer.in_flight:
+            self._farandole_refresh()
+            self._farandole_reducer.synchronize()
+        elif self._farandole_synchronized == "asked" and not self._farandole_warned:
+            self._farandole_warned = True
+            warnings.warn(
+                "optimizer.step() after optimizer.synchronize(): put step() inside "
+                "`with optimizer.skip_synchronize():`. The gradients are not reduced a second time.",
+                stacklevel=3,
+            )
+
+    def _farandole_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def reduced() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            self._farandole_synchronize_for_step()
+            self._farandole_synchronized = "no"
+            if not isinstance(loss, torch.Tensor):
+                return loss
+            process_set = self._farandole_reducer.settings.process_set
+            return allreduce(loss.detach(), op=Op.AVERAGE, process_set=process_set)
+
+        return reduced
+
+    def _farandole_refresh(self) -> None:
+        """Follow parameters that were added since (add_param_group)."""
+        known = {id(p) for _, p in self._farandole_reducer.parameters}
+        groups = self.__dict__["param_groups"]
+        if any(id(p) not in known for group in groups for p in group["params"]):
+            old = self._farandole_reducer
+            old.close()
+            parameters = _named(groups, self._farandole_names)
+            self._farandole_reducer = GradientReducer(type(self).__name__, parameters, old.settings)
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: Op | int = Op.AVERAGE,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+    team: Team | None = None,
+) -> torch.optim.Optimizer:
+    """The optimizer, stepping with gradients reduced over the ranks. Collective: every rank calls it."""
+    names = _checked_names(optimizer, named_parameters)
+    runtime = process_set.runtime()
+    settings = ReducerSettings(
+        how=_reduction(Op(op), gradient_predivide_factor, runtime.transport.size),
+        compression=compression,
+        passes=backward_passes_per_step,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+        team=team or Team(),
+        groups=_groups(optimizer, groups if groups is not None else num_groups),
+    )
+    reducer = GradientReducer(type(optimizer).__name__, _named(optimizer.param_groups, names), settings)
+    kind = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
+    wrapped: torch.optim.Optimizer = object.__new__(kind)
+    # A scheduler made before has put its own `step` on the instance, in front of ours.
+    wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
+    wrapped.__dict__.update(
+        _farandole_reducer=reducer,
+        _farandole_names=names,
+        _farandole_synchronized="no",
+        _farandole_skip=False,
+        _farandole_warned=False,
+    )
+    return wrapped
+
+
+def _reduction(op: Op, predivide: float, size: int) -> Reduction:
+    if op == Op.ADASUM or op not in (Op.AVERAGE, Op.SUM):
+        raise SettingsError(f"DistributedOptimizer(op={op.name}): use Average or Sum")
+    if predivide != 1.0 and op != Op.AVERAGE:
+        raise SettingsError("gradient_predivide_factor needs op=Average")
+    # Dividing before and multiplying after cancel out: sums are kept wide enough not to need it.
+    return Reduction("sum", 1.0, size if op == Op.AVERAGE else 1)
+
+
+def _checked_names(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> dict[int, str]:
+    if named_parameters is None:
+        return {}
+    pairs = list(named_parameters)
+    if any(not isinstance(pair, tuple) for pair in pairs):
+        raise SettingsError("named_parameters must be (name, parameter) pairs, e.g. model.named_parameters()")
+    names = [name for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise SettingsError(f"named_parameters has names twice: {', '.join(twice[:5])}")
+    known = {id(p): name for name, p in pairs}
+    unnamed = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
+    if unnamed:
+        raise SettingsError(
+            f"named_parameters lacks names for {unnamed} parameters of the optimizer: "
+            "pass model.named_parameters(), or nothing"
+        )
+    return known
+
+
+def _named(groups: list[dict[str, Any]], names: dict[int, str]) -> list[tuple[str, torch.Tensor]]:
+    return [
+        (names.get(id(p), f"parameter.{g}.{i}"), p)
+        for g, group in enumerate(groups)
+        for i, p in enumerate(group["params"])
+    ]
+
+
+def _groups(
+    optimizer: torch.optim.Optimizer, groups: int | Sequence[Sequence[torch.Tensor]]
+) -> dict[int, int]:
+    """Which parameters are reduced together, by group number."""
+    if not isinstance(groups, int):
+        return {id(p): number for number, members in enumerate(groups) for p in members}
+    if groups < 0:
+        raise SettingsError(f"num_groups={groups}: must be 0 or more")
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    width = -(-len(parameters) // groups) if groups else 0
+    return {id(p): i // width for i, p in enumerate(parameters)} if groups else {}

@@ -1,0 +1,109 @@
+"""Commands in the documents work as written, and links lead somewhere."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from repository import ROOT, documents
+
+FENCE = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+PUNCTUATION = {"&&", "||", ";", "|", "&"}
+OF_THE_READER = {"train.py", "my_script.py"}
+"""Scripts that a document speaks of and the reader brings."""
+
+DOCUMENTS = {str(path.relative_to(ROOT)): path for path in documents()}
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Each command of the shell blocks as words."""
+    for block in FENCE.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            yield from split(line.removeprefix("$ "))
+
+
+def split(line: str) -> Iterator[list[str]]:
+    words: list[str] = []
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    for word in [*lexer, ";"]:
+        if word in PUNCTUATION:
+            if words:
+                yield words
+            words = []
+        elif words or not re.fullmatch(r"\w+=.*", word):  # variables set before a command are not part of it
+            words.append(word)
+
+
+def farandole_arguments(command: list[str]) -> list[str] | None:
+    """What follows `farandole` or `python -m farandole`, up to the user's own command; None for other commands."""
+    if command[:1] and Path(command[0]).name == "farandole":
+        arguments = command[1:]
+    elif command[1:3] == ["-m", "farandole"]:
+        arguments = command[3:]
+    else:
+        return None
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+@cache
+def help_of(verb: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-m", "farandole", verb, "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, f"farandole {verb} --help: exit code {run.returncode}\n{run.stderr}"
+    return run.stdout
+
+
+@cache
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def wrong_with(command: list[str]) -> str | None:
+    arguments = farandole_arguments(command)
+    if command[0] == "make":
+        unknown = [word for word in command[1:] if word.isalpha() and word not in make_targets()]
+        return f"no make target {unknown}" if unknown else None
+    if arguments and not arguments[0].startswith("-"):
+        options = {word.split("=")[0] for word in arguments[1:] if word.startswith("--")}
+        unknown = [option for option in options if option not in help_of(arguments[0])]
+        return f"farandole {arguments[0]} has no {unknown}" if unknown else None
+    missing = [
+        word
+        for word in command
+        if word.endswith(".py") and not (ROOT / word).exists() and word not in OF_THE_READER
+    ]
+    return f"no file {missing}" if missing else None
+
+
+def test_the_readme_shows_commands() -> None:
+    shown = [command[0] for command in commands((ROOT / "README.md").read_text())]
+    assert "make" in shown
+    assert any(farandole_arguments(command) for command in commands((ROOT / "README.md").read_text()))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_exist(document: str) -> None:
+    for command in commands(DOCUMENTS[document].read_text()):
+        wrong = wrong_with(command)
+        assert wrong is None, f"{document}: `{shlex.join(command)}`: {wrong}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document: str) -> None:
+    path = DOCUMENTS[document]
+    targets = [link for link in LINK.findall(path.read_text()) if not re.match(r"[a-z]+:|#", link)]
+    missing = [link for link in targets if not (path.parent / link.split("#")[0]).exists()]
+    assert not missing, f"{document} links to {missing}"
+
+
+def test_a_wrong_command_is_seen() -> None:
+    text = "```sh\n$ make nothing\nX=1 make absent; make test && python examples/absent.py # why\n```\n"
+    assert [wrong_with(command) is None for command in commands(text)] == [False, False, True, False]

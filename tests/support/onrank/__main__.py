@@ -1,0 +1,86 @@
+"""One rank of a batch of test functions: run each, write down how it went, meet at a barrier, go on.
+
+Started by `ranktest.batch` as `python -m onrank BATCH`. The journal `rank.<R>.jsonl` has one line an event:
+`ready`, then for each call `start`, `done` (with its value) or `failed` (with its traceback), and `passed`
+once every rank has left it. A rank whose call failed waits to be ended, so that the others can say where they are.
+"""
+
+import ast
+import faulthandler
+import importlib
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TextIO
+
+from _pytest.assertion.rewrite import rewrite_asserts
+
+from onrank import RESULTS_DIR, rank_number, to_json
+
+WAIT_TO_BE_ENDED_S = 60.0
+
+
+def main() -> None:
+    batch = pickle.loads(Path(sys.argv[1]).read_bytes())
+    directory, rank = Path(os.environ[RESULTS_DIR]), rank_number()
+    with (
+        (directory / f"rank.{rank}.jsonl").open("w", buffering=1) as journal,
+        (directory / f"rank.{rank}.stack").open("w") as stack,
+    ):
+        faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+        run(batch, journal)
+        faulthandler.unregister(signal.SIGUSR1)
+
+
+def run(batch: dict[str, Any], journal: TextIO) -> None:
+    module = load_with_readable_asserts(batch["module"], Path(batch["path"]))
+    door = importlib.import_module(batch["door"])
+    door.init()
+    note(journal, "ready", pid=os.getpid())
+    for index, (function, arguments) in enumerate(batch["calls"]):
+        body = getattr(module, function)
+        note(journal, "start", call=index)
+        if not attempt(getattr(body, "rank_body", body), door, pickle.loads(arguments), journal, index):
+            time.sleep(WAIT_TO_BE_ENDED_S)
+            sys.exit(1)
+        note(journal, "passed", call=index)
+
+
+def attempt(
+    body: Callable[..., Any], door: Any, arguments: dict[str, Any], journal: TextIO, index: int
+) -> bool:
+    try:
+        note(journal, "done", call=index, value=body(door, *arguments["args"], **arguments["kwargs"]))
+        door.barrier()
+    except Exception as error:
+        trace = error.__traceback__.tb_next if error.__traceback__ else None
+        text = "".join(traceback.format_exception(error.with_traceback(trace)))
+        note(journal, "failed", call=index, error=text)
+        return False
+    return True
+
+
+def note(journal: TextIO, event: str, **details: Any) -> None:
+    journal.write(to_json({"event": event, **details}) + "\n")
+
+
+def load_with_readable_asserts(name: str, path: Path) -> ModuleType:
+    """Import the test file under the name pytest gave it, its asserts rewritten so that they show values."""
+    source = path.read_bytes()
+    tree = ast.parse(source, filename=str(path))
+    rewrite_asserts(tree, source, str(path))
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    exec(compile(tree, str(path), "exec"), module.__dict__)
+    return module
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""`rank_test`: a function of a test file that runs on ranks and is one test for each number of them."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ranktest.batch import place_of
+from ranktest.calls import Call, Outcome, Place
+
+__all__ = ["RankSpec", "rank_test"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankSpec:
+    """How a function wants to be run."""
+
+    body: Callable[..., Any]
+    door: str
+    env: Mapping[str, str]
+    timeout_s: float
+
+    def place(self, n: int) -> Place:
+        return place_of(self.body, n, self.door, self.env)
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> Call:
+        wanted = list(inspect.signature(self.body).parameters)[1:]
+        if set(wanted) != set(arguments):
+            raise pytest.UsageError(
+                f"{name}: the function takes {wanted} after its first argument, parametrize gives {list(arguments)}. "
+                "Fixtures stay in the parent: use the `ranks` fixture to hand their values to ranks."
+            )
+        return Call(name=name, function=self.body.__name__, kwargs=arguments, timeout_s=self.timeout_s)
+
+
+def rank_test(
+    *,
+    n: int | Sequence[int],
+    door: str = "numpy",
+    env: Mapping[str, str] | None = None,
+    timeout: float = 30.0,
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Run the function on `n` ranks; its first argument is the initialised door, the rest come from parametrize.
+
+    Functions of one file with the same `n`, `door` and `env` share a launch. One that makes no progress for
+    `timeout` seconds is killed and named.
+    """
+    counts = [n] if isinstance(n, int) else list(n)
+
+    def decorate(body: Callable[..., Any]) -> Callable[..., None]:
+        @functools.wraps(body)
+        def item(rank_outcome: Callable[[], Outcome], n: int, **_: Any) -> None:
+            failure = rank_outcome().failure
+            if failure is not None:
+                pytest.fail(failure, pytrace=False)
+
+        given = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ("rank_outcome", "n")]
+        taken = list(inspect.signature(body).parameters.values())[1:]
+        item.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            given + [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in taken]
+        )
+        item.rank_body = body  # type: ignore[attr-defined]
+        item.rank_spec = RankSpec(body=body, door=door, env=env or {}, timeout_s=timeout)  # type: ignore[attr-defined]
+        # The harness has its own limits, and the first test of a batch pays for the whole launch.
+        marks = [pytest.mark.timeout(0), pytest.mark.parametrize("n", counts, ids=lambda count: f"n{count}")]
+        for mark in marks:
+            mark(item)
+        return item
+
+    return decorate
