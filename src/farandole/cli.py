@@ -7,6 +7,7 @@ To add a verb, write `_add_<verb>(verbs)` that declares its options, names the f
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,16 +105,15 @@ def _add_launch(verbs: Verbs) -> None:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from farandole.launch.hosts import parse_hosts, read_hostfile
+    from farandole.launch.allocation import choose_hosts
     from farandole.launch.launcher import launch
     from farandole.launch.settings import LaunchSettings
 
-    hosts = parse_hosts(options.hosts) if options.hosts else []
     return launch(
         LaunchSettings(
             command=options.command[1:] if options.command[:1] == ["--"] else options.command,
             ranks=options.ranks,
-            hosts=read_hostfile(options.hostfile) if options.hostfile else hosts,
+            hosts=choose_hosts(options.hosts, options.hostfile, os.environ),
             timeline=options.timeline,
             output_dir=options.output_dir,
             threads=options.threads,

@@ -145,7 +145,7 @@ class Engine:
     # The driver
 
     def _start_thread(self) -> None:
-        if self._thread is None:
+        if self._thread is None and self._transport.any_thread:
             self._thread = threading.Thread(target=self._background, name="farandole-engine", daemon=True)
             self._thread.start()
 

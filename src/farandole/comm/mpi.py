@@ -158,6 +158,7 @@ class MpiTransport:
         self._guard = _Serial(mpi)
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
+        self.any_thread: bool = mpi.Query_thread() >= mpi.THREAD_SERIALIZED
         self._members = tuple(range(self.size))
         self._operations = {"sum": mpi.SUM, "min": mpi.MIN, "max": mpi.MAX, "product": mpi.PROD}
 

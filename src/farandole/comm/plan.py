@@ -23,7 +23,7 @@ import numpy as np
 
 from farandole.comm.kernels import Reduction
 from farandole.comm.process_sets import SetRuntime
-from farandole.comm.reduce import TwoLevel
+from farandole.comm.reduce import TwoLevel, communication_track
 from farandole.comm.shared import ResultWindow, SharingUnavailable
 from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray
@@ -373,12 +373,6 @@ class GradientPlan:
         self._two_level.free()
         if self._window is not None:
             self._window.close()
-
-
-def communication_track() -> str:
-    """The timeline's track of this thread's communication."""
-    name = threading.current_thread().name
-    return f"communication {name.rsplit('-', 1)[1]}" if name.startswith("farandole-team") else "communication"
 
 
 def _dtype(entry: Entry) -> np.dtype[Any]:

@@ -16,8 +16,10 @@ phase; where neighbours cannot read each other's memory, every rank counts as a 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +30,9 @@ from farandole.comm.exchange import POSTED, REDUCED, RELEASED, Exchange, open_ex
 from farandole.comm.kernels import Kernels, Reduction, kernels_for
 from farandole.comm.transport import AnyArray, Request, Transport
 from farandole.comm.waiting import Subject, wait_until
+from farandole.observe import timeline
 
-__all__ = ["Layout", "TwoLevel"]
+__all__ = ["Layout", "TwoLevel", "communication_track"]
 
 CHUNK_BYTES = 256 * 1024
 # Slices begin at multiples of this many elements, so that vector loads stay aligned.
@@ -61,6 +64,25 @@ class Layout:
         leader = node.broadcast_object(transport.rank, 0)
         leaders = transport.allgather_object(leader)
         return cls(tuple(tuple(np.flatnonzero(np.array(leaders) == n).tolist()) for n in sorted(set(leaders))))
+
+
+def communication_track() -> str:
+    """The timeline's track of this thread's communication."""
+    name = threading.current_thread().name
+    return f"communication {name.rsplit('-', 1)[1]}" if name.startswith("farandole-team") else "communication"
+
+
+@contextlib.contextmanager
+def _phase(name: str) -> Iterator[None]:
+    """Show a phase on the timeline."""
+    if not timeline.active():
+        yield
+        return
+    start_ns = time.monotonic_ns()
+    try:
+        yield
+    finally:
+        timeline.span(communication_track(), name, start_ns, time.monotonic_ns())
 
 
 def bounds(count: int, parts: int) -> list[int]:
@@ -136,7 +158,8 @@ class TwoLevel:
             np.copyto(result, source)
             self._cross(slot, result, how, key)
         else:
-            self._await(POSTED, slot, sequence, key)
+            with _phase("WAIT_FOR_DATA"):
+                self._await(POSTED, slot, sequence, key)
             one_node = len(self.layout.nodes) == 1
             if one_node and not shared and self.table.for_node(source.nbytes) == "flat":
                 self._flat(self.exchange, slot, sequence, source, result, how, key)
@@ -196,7 +219,8 @@ class TwoLevel:
         if self.local_rank < self.layout.carriers:
             start, stop = cuts[self.local_rank], cuts[self.local_rank + 1]
             one_node = self.cross is None
-            self._combine(exchange, slot, source, result, start, stop, how if one_node else how.unscaled())
+            with _phase("NODE_REDUCE"):
+                self._combine(exchange, slot, source, result, start, stop, how if one_node else how.unscaled())
             if not one_node:
                 self._cross(slot, result[start:stop], how, key)
             width = source.itemsize
@@ -209,10 +233,11 @@ class TwoLevel:
         self._await(REDUCED, slot, sequence, key)
         if shared:
             return
-        for local in range(self.layout.carriers):
-            start, stop = cuts[local], cuts[local + 1]
-            if local != self.local_rank and stop > start:
-                exchange.read_result(slot, local, start * source.itemsize, result[start:stop])
+        with _phase("NODE_GATHER"):
+            for local in range(self.layout.carriers):
+                start, stop = cuts[local], cuts[local + 1]
+                if local != self.local_rank and stop > start:
+                    exchange.read_result(slot, local, start * source.itemsize, result[start:stop])
         exchange.board.mark(RELEASED, slot, sequence)
 
     def _combine(
@@ -258,12 +283,13 @@ class TwoLevel:
         cross = self.cross
         assert cross is not None
         algorithm = self.table.for_cross(part.nbytes, cross.size)
-        if algorithm == "mpi" and self._cross_native(cross, part, how, key):
-            return
-        if algorithm == "exchange":
-            self._cross_exchange(cross, slot, part, how, key)
-        else:
-            self._cross_scatter(cross, slot, part, how, key)
+        with _phase("MPI_ALLREDUCE"):
+            if algorithm == "mpi" and self._cross_native(cross, part, how, key):
+                return
+            if algorithm == "exchange":
+                self._cross_exchange(cross, slot, part, how, key)
+            else:
+                self._cross_scatter(cross, slot, part, how, key)
 
     def _cross_native(self, cross: Transport, part: AnyArray, how: Reduction, key: str) -> bool:
         out = np.empty_like(part)

@@ -32,6 +32,8 @@ class Transport(Protocol):
 
     rank: int
     size: int
+    any_thread: bool
+    """Whether threads other than the main one may call."""
 
     def duplicate(self) -> Transport:
         """The same ranks, with traffic of their own. Collective."""
@@ -96,6 +98,7 @@ class LocalTransport:
 
     rank = 0
     size = 1
+    any_thread = True
 
     def __init__(self) -> None:
         self._mail: list[tuple[int, bytes]] = []

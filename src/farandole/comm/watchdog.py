@@ -137,7 +137,7 @@ class Watchdog:
         self._sent: list[Request] = []
         self._reported = False
         self._answered = time.monotonic()
-        self._warned_unanswered = False
+        self._warned_alone = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="farandole-watchdog", daemon=True)
 
@@ -168,7 +168,9 @@ class Watchdog:
             report = self._report()
             if report.waits:
                 self._look_at_neighbours(report)
-            if self._hub is None:
+            if not self._transport.any_thread:
+                self._warn_alone(report)
+            elif self._hub is None:
                 self._talk(report)
             else:
                 self._listen(self._hub)
@@ -197,6 +199,14 @@ class Watchdog:
                 text = f"{self._here()}rank {rank} (process {pid}, on this node) has died"
                 blocked.fail(None, RankFailedError(text))
 
+    def _warn_alone(self, report: Report) -> None:
+        """Below MPI_THREAD_SERIALIZED the watchdogs cannot talk: each says what it sees."""
+        for wait in report.waits:
+            if self._settings.warn_s and wait.waited_s >= self._settings.warn_s and not self._warned_alone:
+                self._warned_alone = True
+                late = ", ".join(map(str, wait.missing or ())) or "unknown"
+                _say(f"{self._here()}{wait.key} has waited {wait.waited_s:.0f} s; missing ranks: {late}")
+
     def _talk(self, report: Report) -> None:
         if report.waits or self._reported:
             if not self._reported:
@@ -215,11 +225,11 @@ class Watchdog:
     def _doubt_the_hub(self, report: Report) -> None:
         warn_s = self._settings.warn_s
         silent_s = time.monotonic() - self._answered
-        if not (warn_s and report.waits and silent_s > UNANSWERED_S) or self._warned_unanswered:
+        if not (warn_s and report.waits and silent_s > UNANSWERED_S) or self._warned_alone:
             return
         oldest = max(report.waits, key=lambda wait: wait.waited_s)
         if oldest.waited_s >= warn_s:
-            self._warned_unanswered = True
+            self._warned_alone = True
             _say(
                 f"{self._here()}{oldest.key} has waited {oldest.waited_s:.0f} s, and rank 0 does not answer: "
                 "it is stopped or its interpreter is held"

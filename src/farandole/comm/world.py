@@ -13,11 +13,14 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import numpy as np
 
 from farandole.comm import mpi, waiting
 from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
@@ -55,6 +58,7 @@ __all__ = [
     "stop_timeline",
 ]
 
+MEET_S = 5.0
 _DEFAULT_FUSION_BYTES = 64 << 20
 _PMI_ADVICE = {
     "FARANDOLE_LAUNCH_SIZE": "the MPI library Python loads is not the one `farandole launch` starts ranks with; "
@@ -220,7 +224,7 @@ def _leave(reason: str) -> None:
     with _lock:
         if _world is None:
             return
-        stop_timeline(together=False)
+        stop_timeline()
         world, _world = _world, None
         world.close(reason)
         _write_job_file(world.rank, "down", "")
@@ -311,29 +315,44 @@ def describe() -> dict[str, Any]:
 
 
 def start_timeline(file_path: str | Path, mark_cycles: bool = False) -> None:
-    """Record every rank's communication into `file_path`, in Chrome's trace format."""
+    """Record every rank's communication into `file_path`, in Chrome's trace format. Collective."""
     global _timeline_path
     world = current()
     if timeline.active():
         raise SettingsError(f"a timeline is being written already, to {_timeline_path}; stop_timeline() first")
+    if world.rank == 0:
+        timeline.discard_parts(Path(file_path))
+    world.transport.allgather_object(None)
     timeline.start(
         file_path, rank=world.rank, size=world.size, host=socket.gethostname(), mark_cycles=mark_cycles
     )
     _timeline_path = Path(file_path)
 
 
-def stop_timeline(*, together: bool = True) -> None:
-    """Stop recording; rank 0 merges all ranks' parts into one file. Collective with `together`."""
+def stop_timeline() -> None:
+    """Stop recording; rank 0 merges all ranks' parts into one file. Collective."""
     global _timeline_path
-    if not timeline.active():
+    if _timeline_path is None:
         return
     timeline.stop()
     path, _timeline_path = _timeline_path, None
     world = current()
-    if together:
-        world.transport.allgather_object(None)
-        if world.rank == 0 and path is not None:
-            timeline.merge_parts(path)
+    together = _meet(world.transport)
+    # After a crash the launcher merges what there is, once every rank has ended.
+    if world.rank == 0 and (together or "FARANDOLE_JOB_DIR" not in os.environ):
+        timeline.merge_parts(path)
+
+
+def _meet(transport: Transport) -> bool:
+    """Wait for the others for some seconds, but not for ranks that will never come."""
+    mine, all_of_them = np.zeros(1, np.uint8), np.zeros(transport.size, np.uint8)
+    request = transport.allgather(mine, all_of_them, [1] * transport.size)
+    end = time.monotonic() + MEET_S
+    while not request.test():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 # When ranks end

@@ -41,11 +41,16 @@ def main() -> None:
     environment = dict(os.environ)
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    link = call_launcher(environment)
     place = find_place(environment)
-    with contextlib.suppress(OSError, EOFError):
+    try:
+        link = call_launcher(environment)
         link.send(Hello(place, os.getpid()))
-        Worker(link, place, link.recv(), environment).run()
+        orders = link.recv()
+    except (OSError, EOFError) as error:
+        print(f"rank {place.rank} on {place.host} cannot reach its launcher: {error}", flush=True)
+        JobDir.of_socket(environment[ADDRESS]).remove()
+        return
+    Worker(link, place, orders, environment).run()
 
 
 class Worker:
