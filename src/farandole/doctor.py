@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import importlib.metadata
 import json
 import os
@@ -74,7 +76,7 @@ class Examination:
 
     def as_json(self) -> str:
         findings = {
-            finding.name.replace(" ", "_").replace("-", "_"): {
+            finding.name.lower().replace(" ", "_").replace("-", "_"): {
                 "found": finding.found,
                 "ok": finding.ok,
                 "advice": finding.advice or None,
@@ -112,12 +114,10 @@ def _mpi() -> list[Finding]:
         problem = facts.get("problem") or "no library was found"
         return [Finding("MPI", f"none: {problem}", False, f"{INSTALL_MPI}, or module load mpich", facts)]
     words = f"{facts['library']} {facts['version']}, thread level {facts['thread_level']}"
-    advice = (
-        ""
-        if facts["thread_level"] == "multiple"
-        else "use a build with MPI_THREAD_MULTIPLE for teams of threads"
-    )
-    return [Finding("MPI", words, True, advice, facts)]
+    full = facts["thread_level"] == "multiple"
+    return [
+        Finding("MPI", words, True, "" if full else f"teams need thread level multiple: {INSTALL_MPI}", facts)
+    ]
 
 
 def _launcher() -> list[Finding]:
@@ -140,10 +140,12 @@ def _ring() -> list[Finding]:
         seconds = round(time.monotonic() - began, 2)
         if answer.returncode or not result.exists():
             advice = "MPI and mpiexec must belong together; see above, and: farandole launch -n 2 -- hostname"
-            return [Finding("2-rank ring", f"failed: {_why(answer)}", False, advice)]
+            return [Finding("ring test", f"failed: {_why(answer)}", False, advice)]
         facts = json.loads(result.read_text()) | {"seconds": seconds}
-    words = f"ok in {seconds:.1f} s; a small allreduce takes {facts['allreduce_us']:.0f} us"
-    return [Finding("2-rank ring", words, facts=facts)]
+    words = (
+        f"2 ranks, {seconds:.1f} s with their start; a small allreduce takes {facts['allreduce_us']:.0f} us"
+    )
+    return [Finding("ring test", words, facts=facts)]
 
 
 # What they may use
@@ -154,13 +156,9 @@ def _frameworks() -> list[Finding]:
 
 
 def _framework(name: str, distributions: Iterable[str]) -> Finding:
-    for distribution in distributions:
-        try:
-            version = importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        return Finding(name, version, facts={"version": version})
-    return Finding(name, "not installed", None, f"pip install 'farandole[{name}]'", {"version": None})
+    version = _version(distributions)
+    advice = "" if version else f"pip install 'farandole[{name}]'"
+    return Finding(name, version or "not installed", True if version else None, advice, {"version": version})
 
 
 def _cores() -> list[Finding]:
@@ -221,7 +219,8 @@ def _gpus() -> list[Finding]:
     listed = _run(["nvidia-smi", "-L"])
     names = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
     words = "; ".join(names) if names else f"none usable: {_last_line(listed.stdout + listed.stderr)}"
-    return [Finding("GPUs", words, True if names else None, facts={"count": len(names)})]
+    advice = "pip install 'farandole[gpu]'" if names and not _version(["nvidia-ml-py"]) else ""
+    return [Finding("GPUs", words, True if names else None, advice, {"count": len(names)})]
 
 
 def _power() -> list[Finding]:
@@ -235,6 +234,14 @@ def _power() -> list[Finding]:
 
 
 # How it is found out
+
+
+def _version(distributions: Iterable[str]) -> str | None:
+    """Of the first that is installed; none is imported."""
+    for distribution in distributions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(distribution)
+    return None
 
 
 def _system_files(patterns: Iterable[str]) -> list[Path]:
@@ -261,7 +268,7 @@ def _read_memory(pid: int, address: int, size: int) -> int:
     try:
         copied = libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
     except AttributeError:
-        return 38  # ENOSYS: this C library does not know the call
+        return errno.ENOSYS
     return 0 if copied == size else ctypes.get_errno() or 1
 
 

@@ -17,11 +17,14 @@ from typing import Any, Protocol
 from farandole.comm.negotiate import Coordinator, Request, Verdict
 from farandole.comm.transport import Request as Sent
 from farandole.comm.transport import Transport
-from farandole.comm.waiting import Subject, wait_until
+from farandole.comm.waiting import SLOW_S, Blocked, Subject, blocked, pauses, wait_until
 from farandole.errors import EngineStopped, FarandoleError, MismatchError, RankFailedError, SettingsError
 from farandole.observe import timeline
 
 __all__ = ["Engine", "Handle", "Operation"]
+
+# Asynchronous operations that follow one another this closely are announced together, and so fused.
+GATHER_S = 1e-3
 
 _TO_COORDINATOR, _FROM_COORDINATOR = 1, 2
 _ANNOUNCE, _WITHDRAW, _LEAVE = range(3)
@@ -40,12 +43,14 @@ class Operation(Protocol):
 class Handle:
     """An operation under way."""
 
-    __slots__ = ("background", "done", "error", "operation", "started_ns", "value")
+    __slots__ = ("background", "done", "error", "operation", "slow", "started", "started_ns", "value")
 
     def __init__(self, operation: Operation, background: bool) -> None:
         self.operation = operation
         self.background = background
+        self.started = time.monotonic()
         self.started_ns = time.monotonic_ns()
+        self.slow: Blocked | None = None
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -83,6 +88,8 @@ class Engine:
         self._closed: str | None = None
         self._closed_by: type[FarandoleError] = EngineStopped
         self._asynchronous = 0
+        self._announced = 0.0
+        self._looked = 0.0
         self._thread: threading.Thread | None = None
 
     # What callers use
@@ -105,7 +112,7 @@ class Engine:
                 self._asynchronous += 1
                 self._wake.notify()
         if background:
-            self._advance()
+            self._announce()
         return handle
 
     def poll(self, handle: Handle) -> bool:
@@ -115,11 +122,10 @@ class Engine:
 
     def wait(self, handle: Handle) -> Any:
         """The operation's value; raises its error."""
-        subject = Subject(self._label + handle.key, self._members, lambda: self._missing(handle.key))
         try:
-            wait_until(lambda: self.poll(handle), subject)
-        except BaseException:
-            self._give_up(handle)
+            wait_until(lambda: self.poll(handle), self._subject(handle))
+        except BaseException as error:
+            self._give_up(handle, error)
             raise
         if handle.error is not None:
             raise handle.error
@@ -150,17 +156,43 @@ class Engine:
             self._thread.start()
 
     def _background(self) -> None:
-        def quiet() -> bool:
-            self._advance()
-            return self._asynchronous == 0 or self._closed is not None
-
         while True:
             with self._wake:
                 while self._asynchronous == 0 and self._closed is None:
                     self._wake.wait()
                 if self._closed is not None:
                     return
-            wait_until(quiet, Subject(f"{self._label}background", self._members))
+            self._drive_asynchronous()
+
+    def _drive_asynchronous(self) -> None:
+        for _ in pauses():
+            self._advance()
+            if self._asynchronous == 0 or self._closed is not None:
+                return
+            self._show_slow()
+
+    def _show_slow(self) -> None:
+        """Let the watchdog see asynchronous operations that take long, and end those it gives up."""
+        now = time.monotonic()
+        if now - self._looked < SLOW_S / 2:
+            return
+        self._looked = now
+        with self._lock:
+            slow = [h for h in self._pending.values() if h.background and now - h.started > SLOW_S]
+            for handle in slow:
+                if handle.slow is None:
+                    handle.slow = blocked.enter(self._subject(handle), handle.started, None)
+        for handle in slow:
+            if handle.slow is not None and handle.slow.error is not None:
+                self._give_up(handle, handle.slow.error)
+
+    def _announce(self) -> None:
+        """Send what was submitted; what follows from it is left to the thread, or to whoever waits."""
+        if time.monotonic() - self._announced > GATHER_S and self._drive.acquire(blocking=False):
+            try:
+                self._send_outbox()
+            finally:
+                self._drive.release()
 
     def _advance(self) -> None:
         """One round of progress, unless another thread is at it."""
@@ -183,6 +215,7 @@ class Engine:
             self._sent = [request for request in self._sent if not request.test()]
         if not self._outbox:
             return
+        self._announced = time.monotonic()
         with self._lock:
             letters, self._outbox = self._outbox, []
         if self._coordinator is not None:
@@ -251,7 +284,7 @@ class Engine:
         except BaseException as error:
             for handle, _ in batch:
                 self._end(handle, error=error)
-            if not isinstance(error, FarandoleError | OSError):
+            if not isinstance(error, Exception):
                 raise
             return
         end_ns = time.monotonic_ns()
@@ -260,18 +293,22 @@ class Engine:
             if timeline.active():
                 timeline.span(handle.key, handle.operation.request.kind.upper(), start_ns, end_ns)
 
-    def _end(self, handle: Handle, *, value: Any = None, error: BaseException | None = None) -> None:
+    def _end(self, handle: Handle, *, value: Any = None, error: BaseException | None = None) -> bool:
+        """False where it had ended already."""
         with self._lock:
-            if self._pending.pop(handle.key, None) is None:
-                return
+            if self._pending.get(handle.key) is not handle:
+                return False
+            del self._pending[handle.key]
             self._asynchronous -= handle.background
+            if handle.slow is not None:
+                blocked.leave(handle.slow)
         handle.value, handle.error = value, error
         handle.done = True
+        return True
 
-    def _give_up(self, handle: Handle) -> None:
-        with self._lock:
-            if self._pending.pop(handle.key, None) is not None:
-                self._asynchronous -= handle.background
+    def _give_up(self, handle: Handle, error: BaseException) -> None:
+        if self._end(handle, error=error):
+            with self._lock:
                 self._outbox.append((_WITHDRAW, handle.key))
         self._advance()
 
@@ -284,6 +321,9 @@ class Engine:
 
     def _closed_error(self, key: str) -> FarandoleError:
         return self._closed_by(f"{self._prefix()}{key}: {self._closed}")
+
+    def _subject(self, handle: Handle) -> Subject:
+        return Subject(self._label + handle.key, self._members, lambda: self._missing(handle.key))
 
     def _missing(self, key: str) -> list[int]:
         return [] if self._coordinator is None else self._coordinator.missing(key)

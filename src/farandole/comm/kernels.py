@@ -102,9 +102,10 @@ class NumpyKernels:
 def _scale_integers(reduction: Reduction, total: AnyArray) -> AnyArray:
     """Integers are scaled in float64 and cut towards zero; a plain average stays exact."""
     if reduction.multiply == 1.0 and total.dtype.kind in "iu":
-        quotient = np.abs(total) // reduction.divide
-        signed: AnyArray = np.where(total < 0, -quotient, quotient) if total.dtype.kind == "i" else quotient
-        return signed
+        wide = total if total.dtype.itemsize == 8 else total.astype(np.int64)
+        below = wide // reduction.divide
+        below += (wide < 0) & (below * reduction.divide != wide)
+        return below
     return np.trunc(total.astype(np.float64) * reduction.multiply / reduction.divide)
 
 

@@ -174,11 +174,15 @@ class MpiTransport:
             return MpiTransport(self._mpi, self._comm.Create_group(group))
 
     def same_node(self) -> Transport:
-        """Ranks that MPI says share memory and that call themselves the same host."""
+        """Ranks that MPI says share memory and that call themselves the same host.
+
+        FARANDOLE_NODE, set differently for some ranks, divides a host further.
+        """
+        name = os.environ.get("FARANDOLE_NODE", socket.gethostname())
         with self._guard:
             node = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank)
-            hosts = node.allgather(socket.gethostname())
-            comm = node.Split(hosts.index(socket.gethostname()), key=node.Get_rank())
+            hosts = node.allgather(name)
+            comm = node.Split(hosts.index(name), key=node.Get_rank())
             node.Free()
             return MpiTransport(self._mpi, comm)
 

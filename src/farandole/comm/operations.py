@@ -8,17 +8,16 @@ order on every rank.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from farandole.comm.engine import Operation
-from farandole.comm.kernels import Op, Reduction, kernels_for
+from farandole.comm.kernels import Op, Reduction, bfloat16, kernels_for
+from farandole.comm.lane import NATIVE_BYTES, Lane
 from farandole.comm.negotiate import Request, Verdict
-from farandole.comm.reduce import TwoLevel
-from farandole.comm.transport import AnyArray, Transport
-from farandole.comm.transport import Request as Sent
-from farandole.comm.waiting import Subject, wait_until
+from farandole.comm.transport import AnyArray
 from farandole.errors import SettingsError
 
 __all__ = [
@@ -28,82 +27,50 @@ __all__ = [
     "Barrier",
     "Broadcast",
     "Gather",
-    "Lane",
     "Reducescatter",
     "run_batch",
 ]
 
-# Up to here MPI's own reduction is quicker than going through shared memory.
-NATIVE_BYTES = 256 * 1024
 _COMBINE = {Op.AVERAGE: "sum", Op.SUM: "sum", Op.MIN: "min", Op.MAX: "max", Op.PRODUCT: "product"}
 
 
-class Lane:
-    """Where one process set's operations move their data."""
-
-    def __init__(self, transport: Transport, members: tuple[int, ...], fusion_bytes: int) -> None:
-        self.transport = transport
-        self.members = members
-        self.fusion_bytes = fusion_bytes
-        self._two_level: TwoLevel | None = None
-        self._room = 0
-        self._sequence = 0
-
-    def complete(self, request: Sent, key: str) -> None:
-        wait_until(request.test, Subject(key, self.members))
-
-    def two_level(self, nbytes: int) -> TwoLevel:
-        """The reduction with room for an array of this size. Collective where it must grow."""
-        fits = self._two_level is not None and (self._two_level.kind != "window" or nbytes <= self._room)
-        if not fits:
-            if self._two_level is not None:
-                self._two_level.free()
-            self._room = 1 << max(24, (nbytes - 1).bit_length())
-            self._two_level = TwoLevel(self.transport, [self._room], self.members)
-            self._sequence = 0
-        assert self._two_level is not None
-        return self._two_level
-
-    def reduce(self, source: AnyArray, result: AnyArray, how: Reduction, key: str) -> None:
-        """result = source combined over the ranks; flat contiguous arrays, possibly the same."""
-        if source.size == 0:
-            return
-        if source.nbytes <= NATIVE_BYTES and self._reduce_native(source, result, how, key):
-            return
-        two_level = self.two_level(source.nbytes)
-        self._sequence += 1
-        two_level.post(0, self._sequence, source, result)
-        two_level.finish(0, self._sequence, source, result, how, key)
-        two_level.wait_released(0, self._sequence, key)
-
-    def _reduce_native(self, source: AnyArray, result: AnyArray, how: Reduction, key: str) -> bool:
-        total = np.empty_like(source)
-        request = self.transport.allreduce_native(source, total, how.combine)
-        if request is None:
-            return False
-        self.complete(request, key)
-        kernels_for(source.dtype).finish(how, total, result)
-        return True
-
-    def free(self) -> None:
-        if self._two_level is not None:
-            self._two_level.free()
-        self.transport.free()
-
-
-def _describe(arrays: Sequence[AnyArray]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _describe(key: str, arrays: Sequence[AnyArray]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    for array in arrays:
+        if array.dtype.kind not in "biufc" and array.dtype != bfloat16:
+            raise SettingsError(
+                f"{key}: {array.dtype} arrays cannot be exchanged; convert to bool, an integer type, float16, "
+                "bfloat16, float32 or float64"
+            )
+        if not array.dtype.isnative:
+            raise SettingsError(f"{key}: {array.dtype.str} is not this machine's byte order; convert it first")
     return tuple((array.dtype.name, array.shape) for array in arrays)
+
+
+def _need_writable(key: str, outs: Sequence[AnyArray]) -> None:
+    if not all(out.flags.writeable for out in outs):
+        raise SettingsError(f"{key}: the array is read-only and cannot take the result; pass a copy")
 
 
 def _flat(array: AnyArray) -> AnyArray:
     return np.ascontiguousarray(array).reshape(-1)
 
 
-def reduction(op: Op, size: int, prescale: float, postscale: float, kind: str) -> Reduction:
+def reduction(op: Op, size: int, postscale: float, kind: str) -> Reduction:
     """The arithmetic of an operation over `size` ranks."""
     if op == Op.ADASUM:
         raise SettingsError(f"{kind}: Adasum is not a reduction of single arrays; use Average or Sum")
-    return Reduction(_COMBINE[op], prescale * postscale, size if op == Op.AVERAGE else 1)
+    return Reduction(_COMBINE[op], postscale, size if op == Op.AVERAGE else 1)
+
+
+def _prescaled(array: AnyArray, factor: float) -> AnyArray:
+    """The array times a factor, in its own type: before the sum, which might overflow without it."""
+    if factor == 1.0:
+        return array
+    copy = np.empty(array.shape, array.dtype)
+    kernels = kernels_for(array.dtype)
+    wide = array.astype(kernels.accumulator(array.dtype), order="C")
+    kernels.finish(Reduction("sum", factor), wide.reshape(-1), copy.reshape(-1))
+    return copy
 
 
 class Allreduce:
@@ -122,50 +89,51 @@ class Allreduce:
         self.lane = lane
         self.arrays = arrays
         self.outs = outs
-        linear = op in (Op.AVERAGE, Op.SUM)
-        self.prescale = 1.0 if linear else prescale
-        self.how = reduction(op, lane.transport.size, prescale if linear else 1.0, postscale, "allreduce")
+        self.prescale = prescale
+        self.how = reduction(op, lane.transport.size, postscale, "allreduce")
         if op == Op.AVERAGE and any(array.dtype == np.bool_ for array in arrays):
             raise SettingsError(f"allreduce.{name}: bool has no average; use op=Sum (any), Min (all) or Max")
         arguments = (("op", op.name), ("prescale_factor", prescale), ("postscale_factor", postscale))
-        self.request = Request(f"allreduce.{name}", "allreduce", _describe(arrays), arguments)
+        key = f"allreduce.{name}"
+        _need_writable(key, outs)
+        self.request = Request(key, "allreduce", _describe(key, arrays), arguments)
 
     def run(self, verdict: Verdict) -> Any:
         _reduce_together(self.lane, [self])
         return None
 
     def pairs(self) -> list[tuple[AnyArray, AnyArray]]:
-        """(source, out) arrays; a prescale that does not commute with the operation is applied here."""
-        if self.prescale == 1.0:
-            return list(zip(self.arrays, self.outs))
-        how = Reduction("sum", self.prescale)
-        scaled = []
-        for array in self.arrays:
-            copy = np.empty_like(array)
-            kernels = kernels_for(array.dtype)
-            kernels.finish(how, array.astype(kernels.accumulator(array.dtype)), copy)
-            scaled.append(copy)
-        return list(zip(scaled, self.outs))
+        """(source, out) arrays."""
+        return [(_prescaled(array, self.prescale), out) for array, out in zip(self.arrays, self.outs)]
 
     def fuses_with(self, other: Allreduce) -> bool:
         return self.how == other.how
+
+
+@dataclass(slots=True)
+class _Pack:
+    """Small arrays of one type, reduced as one."""
+
+    pairs: list[tuple[AnyArray, AnyArray]] = field(default_factory=list)
+    nbytes: int = 0
 
 
 def _reduce_together(lane: Lane, operations: list[Allreduce]) -> None:
     """Reduce many arrays of one kind of arithmetic: small ones packed by type, large ones alone."""
     key = operations[0].request.key
     how = operations[0].how
-    packs: dict[Any, list[tuple[AnyArray, AnyArray]]] = {}
+    packs: dict[Any, _Pack] = {}
     for source, out in (pair for operation in operations for pair in operation.pairs()):
         if source.nbytes * 2 > lane.fusion_bytes or source.nbytes > NATIVE_BYTES:
             _reduce_one(lane, source, out, how, key)
         else:
-            pack = packs.setdefault(source.dtype, [])
-            pack.append((source, out))
-            if sum(array.nbytes for array, _ in pack) > lane.fusion_bytes:
-                _reduce_pack(lane, packs.pop(source.dtype), how, key)
+            pack = packs.setdefault(source.dtype, _Pack())
+            pack.pairs.append((source, out))
+            pack.nbytes += source.nbytes
+            if pack.nbytes > lane.fusion_bytes:
+                _reduce_pack(lane, packs.pop(source.dtype).pairs, how, key)
     for pack in packs.values():
-        _reduce_pack(lane, pack, how, key)
+        _reduce_pack(lane, pack.pairs, how, key)
 
 
 def _reduce_one(lane: Lane, source: AnyArray, out: AnyArray, how: Reduction, key: str) -> None:
@@ -199,7 +167,8 @@ class Allgather:
         _need_rows(self.kind, name, arrays)
         self.lane = lane
         self.arrays = arrays
-        self.request = Request(f"{self.kind}.{name}", self.kind, _describe(arrays))
+        key = f"{self.kind}.{name}"
+        self.request = Request(key, self.kind, _describe(key, arrays))
 
     def run(self, verdict: Verdict) -> list[AnyArray]:
         results = []
@@ -225,7 +194,8 @@ class Gather:
         self.arrays = arrays
         self.root = root
         arguments = (("root_rank", lane.members[root]),)
-        self.request = Request(f"{self.kind}.{name}", self.kind, _describe(arrays), arguments)
+        key = f"{self.kind}.{name}"
+        self.request = Request(key, self.kind, _describe(key, arrays), arguments)
 
     def run(self, verdict: Verdict) -> list[AnyArray | None]:
         results: list[AnyArray | None] = []
@@ -251,16 +221,19 @@ class Broadcast:
         self.outs = outs
         self.root = root
         arguments = (("root_rank", lane.members[root]),)
-        self.request = Request(f"broadcast.{name}", "broadcast", _describe(arrays), arguments)
+        key = f"broadcast.{name}"
+        _need_writable(key, outs)
+        self.request = Request(key, "broadcast", _describe(key, arrays), arguments)
 
     def run(self, verdict: Verdict) -> None:
         here = self.lane.transport.rank == self.root
         for array, out in zip(self.arrays, self.outs):
-            flat = out.reshape(-1) if out.flags.c_contiguous else np.empty(out.size, out.dtype)
-            if here and out is not array:
+            in_place = out.flags.c_contiguous
+            flat = out.reshape(-1) if in_place else np.empty(out.size, out.dtype)
+            if here and not (in_place and out is array):
                 np.copyto(flat.reshape(out.shape), array)
             self.lane.complete(self.lane.transport.broadcast(flat, self.root), self.request.key)
-            if not out.flags.c_contiguous:
+            if not in_place:
                 np.copyto(out, flat.reshape(out.shape))
 
 
@@ -277,7 +250,8 @@ class Alltoall:
                 f"alltoall.{name}: splits={list(given)} must be {lane.transport.size} counts, one a rank, "
                 f"that add up to the {array.shape[0]} rows of the array"
             )
-        self.request = Request(f"alltoall.{name}", "alltoall", _describe([array]), splits=given)
+        key = f"alltoall.{name}"
+        self.request = Request(key, "alltoall", _describe(key, [array]), splits=given)
 
     def run(self, verdict: Verdict) -> tuple[AnyArray, list[int]]:
         rank = self.lane.transport.rank
@@ -301,12 +275,14 @@ class Reducescatter:
             raise SettingsError(f"reducescatter.{name}: op={op.name}; only Average and Sum are possible")
         self.lane = lane
         self.arrays = arrays
-        self.how = reduction(op, lane.transport.size, prescale, postscale, "reducescatter")
+        self.prescale = prescale
+        self.how = reduction(op, lane.transport.size, postscale, "reducescatter")
         arguments = (("op", op.name), ("prescale_factor", prescale), ("postscale_factor", postscale))
-        self.request = Request(f"reducescatter.{name}", "reducescatter", _describe(arrays), arguments)
+        key = f"reducescatter.{name}"
+        self.request = Request(key, "reducescatter", _describe(key, arrays), arguments)
 
     def run(self, verdict: Verdict) -> list[AnyArray]:
-        return [self._scatter(array) for array in self.arrays]
+        return [self._scatter(_prescaled(array, self.prescale)) for array in self.arrays]
 
     def _scatter(self, array: AnyArray) -> AnyArray:
         """Each rank gets everyone's copy of its rows and adds them in rank order."""

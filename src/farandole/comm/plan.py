@@ -23,7 +23,7 @@ import numpy as np
 
 from farandole.comm.kernels import Reduction
 from farandole.comm.process_sets import SetRuntime
-from farandole.comm.reduce import TwoLevel, communication_track
+from farandole.comm.reduce import TwoLevel, communication_track, note_fallback
 from farandole.comm.shared import ResultWindow, SharingUnavailable
 from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray
@@ -126,7 +126,6 @@ class GradientPlan:
         self._transport = runtime.transport.duplicate()
         self._two_level = TwoLevel(self._transport, self._slot_bytes(), runtime.members)
         self._window: ResultWindow | None = None
-        self.window_fallback = ""
         self._results: dict[int, AnyArray] = {}
         self._window_changed: dict[int, bool] = {}
         self._open_window()
@@ -196,7 +195,7 @@ class GradientPlan:
         try:
             self._window = ResultWindow(self._two_level.node, sizes)
         except SharingUnavailable as error:
-            self.window_fallback = str(error)
+            note_fallback(f"no window for results ({error})", speak=self._transport.rank == 0)
             return
         for position, index in enumerate(direct):
             dtype = _dtype(self.entries[index])
@@ -357,22 +356,26 @@ class GradientPlan:
         return {
             "label": self.label,
             "exchange": self._two_level.kind,
-            "fallback": self._two_level.fallback,
             "window": "shared" if self._window is not None else "none",
-            "window_fallback": self.window_fallback,
             "pieces": len(self._pieces) - 1,
             "threads": len(self._threads),
         }
 
-    def close(self) -> None:
+    def retire(self) -> None:
+        """Let the threads end and the window go, on this rank alone."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        if self._window is not None:
+            self._window.close()
+
+    def close(self) -> None:
+        """Give everything back. Collective: every rank of the set calls it."""
+        self.retire()
         for thread in self._threads:
             thread.join()
         self._two_level.free()
-        if self._window is not None:
-            self._window.close()
+        self._transport.free()
 
 
 def _dtype(entry: Entry) -> np.dtype[Any]:

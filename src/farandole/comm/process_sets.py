@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from farandole.comm.engine import Engine
-from farandole.comm.operations import Lane, run_batch
+from farandole.comm.lane import Lane
+from farandole.comm.operations import run_batch
 from farandole.comm.transport import Transport
 from farandole.errors import NotInitializedError, SettingsError
 
@@ -21,7 +22,7 @@ class SetRuntime:
         self.members = members
         self.label = label
         self.fusion_bytes = fusion_bytes
-        self.lane = Lane(transport, members, fusion_bytes)
+        self.lane = Lane(transport, members, label, fusion_bytes)
         self._control = transport.duplicate()
         self.engine = Engine(self._control, members, run_batch, label)
         self._counters: dict[str, int] = {}

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,11 +33,27 @@ from farandole.comm.transport import AnyArray, Request, Transport
 from farandole.comm.waiting import Subject, wait_until
 from farandole.observe import timeline
 
-__all__ = ["Layout", "TwoLevel", "communication_track"]
+__all__ = ["Layout", "TwoLevel", "communication_track", "fallbacks", "note_fallback"]
 
 CHUNK_BYTES = 256 * 1024
 # Slices begin at multiples of this many elements, so that vector loads stay aligned.
 ALIGN = 64
+
+
+_fallbacks: list[str] = []
+
+
+def note_fallback(reason: str, *, speak: bool) -> None:
+    """Keep, and say once, why arrays travel in a slower way than they could."""
+    if reason not in _fallbacks:
+        _fallbacks.append(reason)
+        if speak:
+            warnings.warn(f"farandole: within a node arrays travel in a slower way: {reason}", stacklevel=4)
+
+
+def fallbacks() -> list[str]:
+    """The slower ways taken so far, and why."""
+    return list(_fallbacks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +120,8 @@ class TwoLevel:
         self.node = node = transport.same_node()
         layout = Layout.gather(transport, node)
         exchange, self.fallback = (None, "") if node.size == 1 else open_exchange(node, slot_bytes)
+        if self.fallback:
+            note_fallback(self.fallback, speak=transport.rank == 0)
         usable = exchange is not None or node.size == 1
         if not all(transport.allgather_object(usable)):
             exchange, layout = None, Layout(tuple((rank,) for rank in range(transport.size)))

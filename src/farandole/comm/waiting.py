@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["Blocked", "BlockedTable", "Subject", "blocked", "set_spinning", "wait_until"]
+__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "pauses", "set_spinning", "wait_until"]
 
 SPIN_S = 40e-6
 YIELD_S = 400e-6
@@ -45,10 +45,12 @@ class Subject:
 
 @dataclass(slots=True)
 class Blocked:
-    """A slow wait of one thread."""
+    """A slow wait."""
 
     subject: Subject
     since: float
+    thread: int | None
+    """The thread that waits; None for an asynchronous operation that nobody waits for yet."""
     error: BaseException | None = None
 
 
@@ -59,8 +61,8 @@ class BlockedTable:
     waits: dict[int, Blocked] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def enter(self, subject: Subject, since: float) -> Blocked:
-        entry = Blocked(subject, since)
+    def enter(self, subject: Subject, since: float, thread: int | None) -> Blocked:
+        entry = Blocked(subject, since, thread)
         with self.lock:
             self.waits[id(entry)] = entry
         return entry
@@ -84,7 +86,8 @@ class BlockedTable:
 blocked = BlockedTable()
 
 
-def _pauses() -> Iterator[None]:
+def pauses() -> Iterator[None]:
+    """Pause between tests of a condition: spinning, then yielding, then sleeping."""
     start = time.perf_counter()
     while time.perf_counter() - start < _spin_s:
         yield
@@ -105,12 +108,12 @@ def wait_until(ready: Callable[[], bool], subject: Subject) -> None:
     start = time.monotonic()
     entry: Blocked | None = None
     try:
-        for _ in _pauses():
+        for _ in pauses():
             if ready():
                 return
             if entry is None:
                 if time.monotonic() - start > SLOW_S:
-                    entry = blocked.enter(subject, start)
+                    entry = blocked.enter(subject, start, threading.get_ident())
             elif entry.error is not None:
                 raise entry.error
     finally:

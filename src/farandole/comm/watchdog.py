@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from farandole.comm.transport import Request, Transport
 from farandole.comm.waiting import blocked
-from farandole.errors import FarandoleError, MismatchError, RankFailedError, StalledError
+from farandole.errors import FarandoleError, MismatchError, RankFailedError, SettingsError, StalledError
 
 __all__ = ["StallSettings", "Watchdog", "alive", "crossed"]
 
@@ -56,13 +56,25 @@ class StallSettings:
         """FARANDOLE_STALL_* or, for scripts that set them, HOROVOD_STALL_*."""
         if _variable("STALL_CHECK_DISABLE") in ("1", "true", "True"):
             return cls(warn_s=0.0)
-        warn = _variable("STALL_CHECK_TIME_SECONDS")
-        abort = _variable("STALL_SHUTDOWN_TIME_SECONDS")
-        return cls(warn_s=float(warn or 60.0), abort_s=float(abort or 0.0))
+        return cls(
+            warn_s=_seconds("STALL_CHECK_TIME_SECONDS", 60.0), abort_s=_seconds("STALL_SHUTDOWN_TIME_SECONDS", 0.0)
+        )
+
+    def __post_init__(self) -> None:
+        if not (self.warn_s >= 0 and self.abort_s >= 0):
+            raise SettingsError(f"{self}: seconds must be 0 (never) or more")
 
 
 def _variable(name: str) -> str | None:
     return os.environ.get(f"FARANDOLE_{name}", os.environ.get(f"HOROVOD_{name}"))
+
+
+def _seconds(name: str, default: float) -> float:
+    text = _variable(name)
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise SettingsError(f"FARANDOLE_{name}={text!r}: give a number of seconds, e.g. 60") from None
 
 
 class Wait(NamedTuple):
@@ -72,6 +84,8 @@ class Wait(NamedTuple):
     waited_s: float
     members: tuple[int, ...]
     missing: tuple[int, ...] | None
+    held: bool
+    """Whether a thread stands in it; otherwise it is asynchronous, and its rank may be elsewhere."""
 
 
 class Report(NamedTuple):
@@ -79,8 +93,11 @@ class Report(NamedTuple):
 
     waits: tuple[Wait, ...]
     keys: frozenset[str]
-    threads: int
-    """Threads that wait: with several, another one may still come to help."""
+
+    def place(self) -> Wait | None:
+        """The operation all waiting threads stand in; None where there are several: one may help another."""
+        held = [wait for wait in self.waits if wait.held]
+        return max(held, key=lambda wait: wait.waited_s) if len({wait.key for wait in held}) == 1 else None
 
 
 @dataclass(slots=True)
@@ -102,11 +119,8 @@ def missing_ranks(wait: Wait, reports: dict[int, Report]) -> list[int]:
 
 def crossed(reports: dict[int, Report]) -> dict[int, Wait]:
     """Ranks that wait for one another in different operations, so that none can go on."""
-    stuck = {
-        rank: report.waits[0]
-        for rank, report in reports.items()
-        if report.threads == 1 and report.waits and report.waits[0].waited_s > CROSSED_S
-    }
+    places = {rank: report.place() for rank, report in reports.items()}
+    stuck = {rank: wait for rank, wait in places.items() if wait is not None and wait.waited_s > CROSSED_S}
     while True:
         keep = {}
         for rank, wait in stuck.items():
@@ -179,17 +193,19 @@ class Watchdog:
 
     def _report(self) -> Report:
         now = time.monotonic()
+        # Of the waits of one thread, the innermost.
+        entries = {entry.thread or id(entry): entry for entry in blocked.entries()}.values()
         waits = tuple(
             Wait(
                 entry.subject.key,
                 now - entry.since,
                 entry.subject.members,
                 tuple(entry.subject.missing()) if entry.subject.missing is not None else None,
+                entry.thread is not None,
             )
-            for entry in blocked.entries()
+            for entry in entries
         )
-        keys = frozenset(self._pending_keys()) | {wait.key for wait in waits}
-        return Report(waits, keys, len(waits))
+        return Report(waits, frozenset(self._pending_keys()) | {wait.key for wait in waits})
 
     # Every rank
 
@@ -249,6 +265,8 @@ class Watchdog:
                 self._post(("heard", None, ""), rank)
 
     def _decide(self, hub: _Hub) -> None:
+        current = {(rank, wait.key) for rank, report in hub.reports.items() for wait in report.waits}
+        hub.ended = {which: at for which, at in hub.ended.items() if which in current}
         for rank, report in list(hub.reports.items()):
             for wait in report.waits:
                 gone = [r for r in missing_ranks(wait, hub.reports) if r in hub.left]
@@ -275,38 +293,43 @@ class Watchdog:
             self._post((verdict, key, text), rank)
 
     def _speak_of_stalls(self, hub: _Hub) -> None:
-        oldest: dict[str, tuple[Wait, list[int]]] = {}
+        oldest: dict[str, tuple[Wait, set[int]]] = {}
         for rank, report in hub.reports.items():
             for wait in report.waits:
-                known, ranks = oldest.get(wait.key, (wait, []))
-                oldest[wait.key] = (max(known, wait, key=lambda w: w.waited_s), [*ranks, rank])
+                known, ranks = oldest.get(wait.key, (wait, set()))
+                oldest[wait.key] = (max(known, wait, key=lambda w: w.waited_s), ranks | {rank})
+        hub.warned = {key: at for key, at in hub.warned.items() if key in oldest}
+        due: dict[str, list[Wait]] = {}
         for key, (wait, ranks) in oldest.items():
-            self._warn(hub, key, wait, ranks)
+            where = self._where(hub, wait, ranks)
+            if self._settings.warn_s and wait.waited_s >= hub.warned.get(key, self._settings.warn_s):
+                hub.warned[key] = 2 * wait.waited_s
+                due.setdefault(where, []).append(wait)
             if self._settings.abort_s and wait.waited_s > self._settings.abort_s:
-                text = f"{self._story(hub, wait, ranks)}; the limit is {self._settings.abort_s:.0f} s"
+                text = f"{_waited([wait])}; {where}; the limit is {self._settings.abort_s:g} s"
                 for rank in ranks:
                     self._end(hub, rank, "stalled", key, text)
-        hub.warned = {key: at for key, at in hub.warned.items() if key in oldest}
+        for where, waits in due.items():
+            _say(f"stalled: {_waited(waits)}; {where}")
 
-    def _warn(self, hub: _Hub, key: str, wait: Wait, ranks: list[int]) -> None:
-        due = hub.warned.get(key, self._settings.warn_s)
-        if self._settings.warn_s and wait.waited_s >= due:
-            hub.warned[key] = 2 * wait.waited_s
-            _say("stalled: " + self._story(hub, wait, ranks))
-
-    def _story(self, hub: _Hub, wait: Wait, ranks: list[int]) -> str:
-        late = missing_ranks(wait, hub.reports)
-        where = []
-        for rank in late:
-            report = hub.reports.get(rank)
-            place = f"in {report.waits[0].key}" if report and report.waits else "in no farandole call"
-            where.append(f"rank {rank} ({place})")
-        missing = ", ".join(where) or "nobody (the operation itself is slow)"
-        here = ", ".join(str(rank) for rank in sorted(ranks))
-        return f"{wait.key} has waited {wait.waited_s:.0f} s; here: rank {here}; missing: {missing}"
+    def _where(self, hub: _Hub, wait: Wait, ranks: set[int]) -> str:
+        missing = [f"rank {rank} ({_place(hub.reports.get(rank))})" for rank in missing_ranks(wait, hub.reports)]
+        late = ", ".join(missing) or "nobody (the operation itself is slow)"
+        return f"here: rank {', '.join(map(str, sorted(ranks)))}; missing: {late}"
 
     def _here(self) -> str:
         return f"[rank {self._transport.rank}/{self._transport.size}] "
+
+
+def _waited(waits: list[Wait]) -> str:
+    longest = sorted(waits, key=lambda wait: -wait.waited_s)
+    names = ", ".join(wait.key for wait in longest[:3]) + (f" and {len(waits) - 3} more" if len(waits) > 3 else "")
+    return f"{names} {'has' if len(waits) == 1 else 'have'} waited {longest[0].waited_s:.0f} s"
+
+
+def _place(report: Report | None) -> str:
+    held = [wait.key for wait in report.waits if wait.held] if report else []
+    return f"in {' and '.join(sorted(set(held)))}" if held else "in no farandole call"
 
 
 def alive(pid: int) -> bool:

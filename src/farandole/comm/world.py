@@ -24,7 +24,7 @@ import numpy as np
 
 from farandole.comm import mpi, waiting
 from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
-from farandole.comm.reduce import Layout
+from farandole.comm.reduce import Layout, fallbacks
 from farandole.comm.transport import LocalTransport, Transport
 from farandole.comm.watchdog import StallSettings, Watchdog, alive
 from farandole.errors import (
@@ -307,6 +307,7 @@ def describe() -> dict[str, Any]:
         "rank": world.rank,
         "size": world.size,
         "nodes": [len(ranks) for ranks in world.layout.nodes],
+        "fallbacks": fallbacks(),
         **world.record,
     }
 

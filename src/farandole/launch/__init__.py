@@ -8,3 +8,5 @@
 A worker calls the launcher back and takes its orders from there: mpiexec's own ways of ending a job
 (silently, or by process id) never come into play. Workers and launcher import no framework and no MPI.
 """
+
+__all__: list[str] = []

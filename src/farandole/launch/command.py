@@ -24,15 +24,22 @@ class Command:
     """Started on creation; OSError where it cannot be. `tick()` must be called now and then."""
 
     def __init__(
-        self, words: Sequence[str], environment: Mapping[str, str], cores: set[int], capture: bool
+        self,
+        words: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        cores: set[int],
+        reads: bool,
+        capture: bool,
     ) -> None:
+        """`cores` may be empty for any; `reads` leaves it our standard input, `capture` takes its output."""
         pipe = subprocess.PIPE if capture else None
         self.kill_at = NEVER
         """When, on the monotonic clock, what is left of it will be killed."""
         # MPI libraries talk to mpiexec over inherited descriptors: none may be closed.
         self._child = subprocess.Popen(
-            words, stdout=pipe, stderr=pipe, env=environment, close_fds=False,
-            preexec_fn=partial(_prepare, os.getpid(), cores),
+            words, stdin=None if reads else subprocess.DEVNULL, stdout=pipe, stderr=pipe,
+            env=environment, close_fds=False, preexec_fn=partial(_prepare, os.getpid(), cores),
         )  # fmt: skip
 
     @property

@@ -13,6 +13,7 @@ from typing import Any
 from farandole.launch.channel import Link, Switchboard
 from farandole.launch.messages import Ended, Hello, Joined, Orders, Output, Release, Started, Stop
 from farandole.launch.output import OutputSink
+from farandole.launch.processes import signal_descendants
 from farandole.launch.ranks import Rank, first_cause, is_consequence
 from farandole.launch.signals import Signals
 
@@ -21,12 +22,13 @@ __all__ = ["Job"]
 _TICK_S = 0.25
 _CAUSE_S = 2.0
 """How long a rank that failed because of another waits for that other's report."""
-_JOIN_S = 5.0
-"""How long MPI's start may wait for a rank that has already ended."""
+_JOIN_S = 2.0
+"""How long a rank may start MPI when another has ended without."""
 _INSIST_S = 4.0
 _GIVE_UP_S = 7.0
 _LEAVE_S = 3.0
 _KEPT_BYTES = 1 << 16
+_SHOWN_LINES = 20
 
 
 class Job:
@@ -38,11 +40,9 @@ class Job:
     ) -> None:  # fmt: skip
         self.ranks: dict[int, Rank] = {}
         self.problem = ""
-        """Why the job ended where no rank is to blame; empty otherwise."""
+        """Why the job ended where no rank is to blame, with what mpiexec had to say; empty otherwise."""
         self.interrupted_by = 0
         """The signal that ended it; 0 for none."""
-        self.starter_said = b""
-        """What mpiexec, not the ranks, had to say."""
         self._size = size
         self._orders = orders
         self._board = board
@@ -52,6 +52,8 @@ class Job:
         self._links: dict[Link, Rank | None] = {}
         self._start_timeout_s = start_timeout_s
         self._started_at = time.monotonic()
+        self._starter = "the worker" if process.stdout is None else "mpiexec"
+        self._starter_said = b""
         self._failed_at: float | None = None
         self._stopped_at: float | None = None
         self._insisted = False
@@ -97,7 +99,7 @@ class Job:
     def _take_starter_output(self) -> None:
         pipe = self._process.stdout
         data = os.read(pipe.fileno(), _KEPT_BYTES) if pipe is not None else b""
-        self.starter_said = (self.starter_said + data)[-_KEPT_BYTES:]
+        self._starter_said = (self._starter_said + data)[-_KEPT_BYTES:]
         if pipe is not None and not data:
             self._process.stdout = None
             pipe.close()
@@ -117,6 +119,9 @@ class Job:
     def _welcome(self, link: Link, hello: Hello) -> None:
         rank = Rank(link=link, place=hello.place, worker_pid=hello.worker_pid)
         self._links[link] = self.ranks[rank.number] = rank
+        if rank.place.size != self._size:
+            this, other = f"rank {rank.number} of {rank.place.size}", f"one of {self._size}"
+            self._fail(f"{self._starter} has started {this} instead of {other}: it is of an unknown make")
         self._send(rank, self._orders)
         if self._stopped_at is not None:
             self._send(rank, Stop(at_once=True))
@@ -150,9 +155,8 @@ class Job:
         link.close()
         if rank is not None and rank.ended is None:
             lost = "the connection to its worker was lost (killed, or its host is gone)"
-            self._note_end(
-                rank, Ended(time.time(), code=1, problem=lost, stopped=self._stopped_at is not None)
-            )
+            stopped = self._stopped_at is not None
+            self._note_end(rank, Ended(time.time(), code=1, problem=lost, stopped=stopped))
 
     # Deciding
 
@@ -177,7 +181,7 @@ class Job:
         missing = sorted(set(range(self._size)) - set(self.ranks))
         code = self._process.poll()
         if code is not None and not self._all_ended():
-            self._fail(f"mpiexec ended with code {code} before {_named(missing) or 'the ranks did'}")
+            self._fail(f"{self._starter} ended with code {code} before {_named(missing) or 'the ranks did'}")
         elif missing and now - self._started_at > self._start_timeout_s:
             self._fail(f"{_named(missing)} did not start within {self._start_timeout_s:g} s")
 
@@ -210,7 +214,11 @@ class Job:
         self._stop()
 
     def _fail(self, problem: str) -> None:
-        self.problem = self.problem or problem
+        if not self.problem:
+            while self._process.stdout is not None and wait([self._process.stdout.fileno()], 0.0):
+                self._take_starter_output()
+            said = self._starter_said.decode(errors="replace").strip().splitlines()
+            self.problem = "\n  ".join([problem, *said[-_SHOWN_LINES:]])
         self._stop()
 
     def _stop(self) -> None:
@@ -234,6 +242,8 @@ class Job:
 
     def _wait_for_process(self, seconds: float, number: int | None) -> None:
         if number is not None and self._process.poll() is None:
+            # With what it reaches other hosts by, which would outlive it.
+            signal_descendants(self._process.pid, number)
             self._process.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)

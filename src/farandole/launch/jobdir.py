@@ -15,7 +15,10 @@ from pathlib import Path
 
 from farandole.launch.messages import RankException
 
-__all__ = ["JobDir"]
+__all__ = ["JOB_DIR", "JobDir"]
+
+JOB_DIR = "FARANDOLE_JOB_DIR"
+"""The variable that tells workers and ranks where it is."""
 
 # A socket's path has to fit into 108 bytes, whatever TMPDIR says.
 _LONGEST = 80

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -17,12 +18,12 @@ from farandole.launch.channel import Switchboard
 from farandole.launch.environment import usable_cores
 from farandole.launch.hosts import machinefile, total_slots
 from farandole.launch.job import Job
-from farandole.launch.jobdir import JobDir
+from farandole.launch.jobdir import JOB_DIR, JobDir
 from farandole.launch.messages import Orders
 from farandole.launch.mpiexec import require_mpiexec
 from farandole.launch.output import Files, OutputSink, Terminal
 from farandole.launch.place import without_mpi
-from farandole.launch.ranks import signal_name
+from farandole.launch.ranks import Rank, signal_name
 from farandole.launch.record import write_record
 from farandole.launch.segments import remove_abandoned
 from farandole.launch.settings import LaunchSettings
@@ -31,7 +32,6 @@ from farandole.launch.verdict import failure_block
 
 __all__ = ["launch"]
 
-_SHOWN_LINES = 20
 _WORKER = Path(__file__).with_name("start_worker.py")
 
 
@@ -82,7 +82,7 @@ class _Launch:
     def _start(self, board: Switchboard, jobdir: JobDir, signals: Signals) -> Job:
         return Job(
             size=self._settings.ranks,
-            orders=self._orders(jobdir),
+            orders=self._orders(),
             board=board,
             process=self._start_process(board, jobdir),
             sink=self._sink,
@@ -90,12 +90,11 @@ class _Launch:
             start_timeout_s=self._settings.start_timeout_s,
         )
 
-    def _orders(self, jobdir: JobDir) -> Orders:
+    def _orders(self) -> Orders:
         settings = self._settings
         return Orders(
             command=self._command,
             variables=settings.rank_variables(),
-            job_dir=str(jobdir.path),
             threads=settings.threads,
             bind=settings.bind,
             tune=settings.tune,
@@ -103,15 +102,17 @@ class _Launch:
         )
 
     def _start_process(self, board: Switchboard, jobdir: JobDir) -> subprocess.Popen[bytes]:
-        environment = self._environment | board.variables()
+        environment = self._environment | board.variables() | {JOB_DIR: str(jobdir.path)}
         worker = [sys.executable, "-I", "-S", str(_WORKER)]
         if self._mpiexec is None:
             return subprocess.Popen(worker, env=environment)
         environment |= {name: v for name, v in self._mpiexec.variables().items() if name not in environment}
         words = self._mpiexec.command(self._settings.ranks, self._machinefile(jobdir), environment, worker)
         self._say(f"starting {shlex.join(words)}")
+        # mpiexec would read all of our standard input, a batch script's rest included, and MPICH's ends when
+        # rank 0 does not keep up with it.
         return subprocess.Popen(
-            words, env=environment, stdin=_stdin(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
 
@@ -156,30 +157,24 @@ class _Launch:
     def _conclude(self, job: Job, code: int, duration_s: float) -> None:
         if job.problem:
             raise LaunchError(self._explain(job))
-        if job.interrupted_by:
+        if job.interrupted_by == signal.SIGPIPE:
+            self._say("nobody reads the output: all ranks were ended")
+        elif job.interrupted_by:
             _tell(f"{signal_name(job.interrupted_by)}: all ranks were ended")
         elif job.cause is not None:
-            _tell(
-                failure_block(job.cause, job.ranks.values(), self._logs(job), self._settings.command_line())
-            )
+            repeat = self._settings.command_line()
+            _tell(failure_block(job.cause, job.ranks.values(), self._logs(job.cause), repeat))
         else:
             self._say(f"{self._settings.ranks} ranks ended with exit code {code} after {duration_s:.1f} s")
 
     def _explain(self, job: Job) -> str:
-        said = job.starter_said.decode(errors="replace").strip()
-        return "\n  ".join(
-            [
-                job.problem,
-                *(said.splitlines()[-_SHOWN_LINES:]),
-                f"repeat  {self._settings.command_line()}",
-                "check   farandole doctor",
-            ]
-        )
+        todo = [f"repeat  {self._settings.command_line()}", "check   farandole doctor"]
+        return "\n  ".join([job.problem, *todo])
 
-    def _logs(self, job: Job) -> list[Path]:
-        if self._files is None or job.cause is None:
+    def _logs(self, cause: Rank) -> list[Path]:
+        if self._files is None:
             return []
-        return [self._files.paths[job.cause.number, stream] for stream in ("stderr", "stdout")]
+        return [self._files.paths[cause.number, stream] for stream in ("stderr", "stdout")]
 
 
 def _exit_code(job: Job) -> int:
@@ -211,11 +206,6 @@ def _runnable(settings: LaunchSettings, environment: Mapping[str, str]) -> list[
             f"Type e.g. farandole launch -n {settings.ranks} -- python train.py"
         )
     return settings.command
-
-
-def _stdin() -> int | None:
-    """Rank 0 reads what was piped in; mpiexec must not stop at a terminal it may not read."""
-    return None if sys.stdin is not None and not sys.stdin.isatty() else subprocess.DEVNULL
 
 
 def _tell(text: str) -> None:

@@ -51,7 +51,6 @@ class Orders(NamedTuple):
 
     command: list[str]
     variables: dict[str, str]
-    job_dir: str
     threads: int | None
     bind: str
     tune: bool

@@ -64,7 +64,7 @@ class LaunchSettings:
         for name in ("threads", "stall_warning_s", "stall_abort_s", "start_timeout_s"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise SettingsError(f"{name}={value} is not above 0.")
+                raise SettingsError(f"{name}={value} is not above 0. Leave it out for the default.")
         if self.fusion_threshold_mb is not None and self.fusion_threshold_mb < 0:
             raise SettingsError(f"fusion_threshold_mb={self.fusion_threshold_mb} is below 0.")
 

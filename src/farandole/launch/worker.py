@@ -21,7 +21,7 @@ from farandole.launch.binding import cores_for
 from farandole.launch.channel import ADDRESS, KEY, Link, call_launcher
 from farandole.launch.command import GRACE_S, NEVER, Command
 from farandole.launch.environment import ALLOCATOR_VARIABLES, rank_environment, rank_threads
-from farandole.launch.jobdir import JobDir
+from farandole.launch.jobdir import JOB_DIR, JobDir
 from farandole.launch.messages import Ended, Hello, Joined, Orders, Output, Place, Release, Started, Stop
 from farandole.launch.place import find_place
 from farandole.launch.pmi import PmiRelay
@@ -47,8 +47,10 @@ def main() -> None:
         link.send(Hello(place, os.getpid()))
         orders = link.recv()
     except (OSError, EOFError) as error:
-        print(f"rank {place.rank} on {place.host} cannot reach its launcher: {error}", flush=True)
-        JobDir.of_socket(environment[ADDRESS]).remove()
+        JobDir(Path(environment[JOB_DIR])).remove()
+        # A launcher that runs shows what mpiexec prints; one that was killed has closed the pipe.
+        with contextlib.suppress(BrokenPipeError):
+            print(f"rank {place.rank} on {place.host} cannot reach its launcher: {error}", flush=True)
         return
     Worker(link, place, orders, environment).run()
 
@@ -60,7 +62,7 @@ class Worker:
         self._link = link
         self._place = place
         self._orders = orders
-        self._jobdir = JobDir(Path(orders.job_dir))
+        self._jobdir = JobDir(Path(environment[JOB_DIR]))
         self._environment = {name: value for name, value in environment.items() if name not in (ADDRESS, KEY)}
         self._relay = PmiRelay(environment)
         self._selector = selectors.DefaultSelector()
@@ -86,12 +88,13 @@ class Worker:
     def _start(self) -> None:
         threads = rank_threads(self._orders.threads, self._place.local_size, self._environment)
         added = rank_environment(threads, self._orders.tune, self._environment) | self._orders.variables
-        added |= {"FARANDOLE_JOB_DIR": self._orders.job_dir} | self._relay.hand_over()
+        added |= self._relay.hand_over()
         cores = cores_for(self._orders.bind, self._place.local_rank, self._place.local_size, threads)
         try:
             self._command = Command(
-                self._orders.command, self._environment | added, cores, self._orders.capture
-            )
+                self._orders.command, environment=self._environment | added, cores=cores,
+                reads=self._place.size == 1, capture=self._orders.capture,
+            )  # fmt: skip
         except OSError as error:
             self._report_problem(error)
             return
@@ -186,11 +189,11 @@ class Worker:
         return None if first == NEVER else max(0.0, first - time.monotonic())
 
     def _advance(self) -> None:
-        if self._signalled:
-            self._signalled = False
-            self._stop()
         if self._command is None:
             return
+        if self._signalled:
+            self._signalled = False
+            self._command.end()
         self._command.tick()
         code = self._command.poll()
         if code is not None and not self._reported:

@@ -8,6 +8,7 @@ buckets. A gradient that no rank has made stays None, as in a run on one rank.
 
 from __future__ import annotations
 
+import hashlib
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from farandole.comm.plan import BUCKET_BYTES, Entry, GradientPlan, agree
 from farandole.comm.process_sets import ProcessSet
 from farandole.comm.team import Team, threads_allowed
 from farandole.comm.world import current
-from farandole.errors import SettingsError
+from farandole.errors import PlanMismatchError, SettingsError
 from farandole.torch.compression import Compressor
 from farandole.torch.tensors import as_array, as_tensor, numpy_name, staged
 
@@ -48,18 +49,26 @@ class ReducerSettings:
     """id of a parameter -> number of its group."""
 
     def __post_init__(self) -> None:
-        if self.passes < 1:
-            raise SettingsError(f"backward_passes_per_step={self.passes}: must be 1 or more")
+        _check_passes(self.passes)
+
+
+def _check_passes(passes: int) -> None:
+    if passes < 1:
+        raise SettingsError(f"backward_passes_per_step={passes}: must be 1 or more")
 
 
 class _Slot:
     """One parameter in the plan."""
 
-    __slots__ = ("copies", "handed", "name", "parameter", "passes", "result", "stand_in", "version", "view")
+    __slots__ = (
+        "copies", "handed", "name", "parameter", "passes", "result", "stand_in", "strides", "version", "view",
+    )  # fmt: skip
 
     def __init__(self, name: str, parameter: torch.Tensor) -> None:
         self.name = name
         self.parameter = parameter
+        self.strides = torch.empty_like(parameter, device="meta").stride()
+        """Those of its gradient: the parameter's, without gaps."""
         self.view: torch.Tensor | None = None
         """Where it is packed, shaped like the parameter; None where it is reduced in place."""
         self.result: torch.Tensor | None = None
@@ -100,31 +109,35 @@ class GradientReducer:
         self._hooked: set[int] = set()
         self._in_flight = False
         self._plan = self._make_plan()
+        # Whoever drops the optimizer drops its threads and windows; the communicators need all ranks.
+        weakref.finalize(self, self._plan.retire).atexit = False
         for index, slot in enumerate(self._slots):
             buffer = self._plan.buffer(index)
             slot.view = None if buffer is None else as_tensor(buffer).view(slot.parameter.shape)
             result = self._plan.result(index)
             if result is not None:
-                p = slot.parameter
-                slot.result = as_tensor(result).as_strided(p.shape, p.stride())
+                slot.result = as_tensor(result).as_strided(slot.parameter.shape, slot.strides)
         self._register_hooks()
 
     def _make_plan(self) -> GradientPlan:
         runtime = self.settings.process_set.runtime()
-        label = f"{self._label}.{runtime.next_name('plan').rsplit('.', 1)[1]}"
+        number = runtime.next_name("plan").rsplit(".", 1)[1]
         entries = [self._entry(slot) for slot in self._slots]
-        _agree(runtime, self.settings.process_set, label, entries)
         team = self.settings.team
         allowed = threads_allowed(team.threads, mpi.thread_level())
-        anywhere = any(staged(slot.parameter) for slot in self._slots)
+        packed = self.settings.compression.wire is not None or any(staged(s.parameter) for s in self._slots)
+        bucket_bytes = min(BUCKET_BYTES, current().fusion_bytes)
+        op = "Sum" if self.settings.how.divide == 1 else "Average"
+        way = f"{self._label} with op={op}, buckets of {bucket_bytes} bytes, packed={packed}"
+        _agree(self.settings.process_set, f"plan.{number}", way, entries)
         plan = GradientPlan(
             runtime,
-            label,
+            f"{self._label}.{number}",
             entries,
             how=self.settings.how,
-            staged=anywhere or self.settings.compression.wire is not None,
+            staged=packed,
             team=Team(threads=allowed, stats_every=team.stats_every),
-            bucket_bytes=min(BUCKET_BYTES, current().fusion_bytes),
+            bucket_bytes=bucket_bytes,
         )
         current().record.setdefault("plans", []).append(plan.describe())
         return plan
@@ -168,7 +181,7 @@ class GradientReducer:
             grad = p.grad = self._dense(slot, grad)
         slot.handed = self._in_flight = True
         if slot.view is None:
-            if not _lies_like(grad, p):
+            if grad.stride() != slot.strides:
                 grad = p.grad = torch.empty_like(p).copy_(grad)
             slot.version = grad._version
             self._plan.ready(index, _flat(grad))
@@ -252,6 +265,7 @@ class GradientReducer:
             p.grad.copy_(slot.view)
 
     def set_passes(self, passes: int) -> None:
+        _check_passes(passes)
         self.settings.passes = passes
         for slot in self._slots:
             slot.passes = 0
@@ -272,38 +286,26 @@ def _hook(owner: weakref.ref[GradientReducer], index: int) -> Any:
     return produced
 
 
-def _agree(runtime: Any, process_set: ProcessSet, label: str, entries: list[Entry]) -> None:
+def _agree(process_set: ProcessSet, name: str, way: str, entries: list[Entry]) -> None:
+    """Raise on every rank where the ranks' models or settings differ. Collective."""
     from farandole.comm.collectives import allgather_object
 
-    digest = hash(tuple(entries)) if runtime.transport.size == 1 else _digest(entries)
-    digests = allgather_object(digest, f"plan.{label}", process_set)
-    if len(set(digests)) > 1:
-        agree(entries, allgather_object(entries, f"plan.{label}.entries", process_set), runtime.members)
-
-
-def _digest(entries: list[Entry]) -> str:
-    import hashlib
-
-    return hashlib.blake2b(repr(entries).encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(repr((way, entries)).encode(), digest_size=16).hexdigest()
+    if len(set(allgather_object(digest, name, process_set))) == 1:
+        return
+    members = process_set.runtime().members
+    of_all = allgather_object((way, entries), f"{name}.entries", process_set)
+    for rank, (theirs, _) in zip(members, of_all):
+        if theirs != of_all[0][0]:
+            raise PlanMismatchError(
+                f"the optimizers differ: rank {members[0]} has {of_all[0][0]}; rank {rank} has {theirs}. "
+                "Give DistributedOptimizer the same arguments on every rank."
+            )
+    agree(entries, [listed for _, listed in of_all], members)
 
 
 def _version(p: torch.Tensor) -> int:
     return -1 if p.grad is None else p.grad._version
-
-
-def _lies_like(grad: torch.Tensor, p: torch.Tensor) -> bool:
-    """Whether the gradient's memory has the parameter's layout, without gaps."""
-    return grad.stride() == p.stride() and _dense_memory(grad)
-
-
-def _dense_memory(tensor: torch.Tensor) -> bool:
-    spans = sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape) if n > 1)
-    expected = 1
-    for stride, count in spans:
-        if stride != expected:
-            return False
-        expected *= count
-    return True
 
 
 def _flat(tensor: torch.Tensor) -> Any:

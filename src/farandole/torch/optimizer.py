@@ -1,7 +1,7 @@
 """DistributedOptimizer: any torch optimizer, with gradients averaged over the ranks.
 
-The wrapped optimizer is the given one under a class of the same name: it keeps its state, its parameter
-groups and its hooks. Whoever looks at `param_groups` while gradients are on their way (GradScaler does,
+The given optimizer itself gets a class of the same name: it keeps its state, its parameter groups, its
+hooks, and the schedulers that know it. Whoever looks at `param_groups` while gradients are on their way (GradScaler does,
 to unscale them) waits for them first, so that an overflow on one rank is seen on all.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ class _Distributed(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Wait until every gradient is reduced, to clip or look at them before step(). Collective."""
-        self._farandole_refresh()
+        self._farandole_check_parameters()
         self._farandole_reducer.synchronize()
         self._farandole_synchronized = "asked"
 
@@ -72,13 +73,27 @@ class _Distributed(torch.optim.Optimizer):
         self._farandole_synchronized = "no"
         return super().step()
 
+    # torch wraps a class's step() to call hooks and profile; the step() below this one is wrapped already.
+    step.hooked = True  # type: ignore[attr-defined]
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         if self._farandole_reducer.in_flight:
             raise AssertionError(
                 "zero_grad() was called after backward() but before step() or synchronize(): "
                 "gradients that are being reduced would be lost"
             )
+        self._farandole_synchronized = "no"
         super().zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Train more parameters. Collective: every rank of the set calls it."""
+        old = self._farandole_reducer
+        if old.in_flight:
+            raise AssertionError("add_param_group() was called after backward() but before step()")
+        super().add_param_group(param_group)
+        old.close()
+        parameters = _named(self.param_groups, self._farandole_names)
+        self._farandole_reducer = GradientReducer(type(self).__name__, parameters, old.settings)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Add the gradients of this many backward passes up before a step."""
@@ -96,7 +111,7 @@ class _Distributed(torch.optim.Optimizer):
 
     def _farandole_synchronize_for_step(self) -> None:
         if self._farandole_synchronized == "no" or self._farandole_reducer.in_flight:
-            self._farandole_refresh()
+            self._farandole_check_parameters()
             self._farandole_reducer.synchronize()
         elif self._farandole_synchronized == "asked" and not self._farandole_warned:
             self._farandole_warned = True
@@ -110,24 +125,32 @@ class _Distributed(torch.optim.Optimizer):
         def reduced() -> Any:
             with torch.enable_grad():
                 loss = closure()
-            self._farandole_synchronize_for_step()
+            if not self._farandole_skip:
+                self._farandole_synchronize_for_step()
             self._farandole_synchronized = "no"
-            if not isinstance(loss, torch.Tensor):
-                return loss
-            process_set = self._farandole_reducer.settings.process_set
-            return allreduce(loss.detach(), op=Op.AVERAGE, process_set=process_set)
+            return self._farandole_reduced_loss(loss)
 
         return reduced
 
-    def _farandole_refresh(self) -> None:
-        """Follow parameters that were added since (add_param_group)."""
-        known = {id(p) for _, p in self._farandole_reducer.parameters}
-        groups = self.__dict__["param_groups"]
-        if any(id(p) not in known for group in groups for p in group["params"]):
-            old = self._farandole_reducer
-            old.close()
-            parameters = _named(groups, self._farandole_names)
-            self._farandole_reducer = GradientReducer(type(self).__name__, parameters, old.settings)
+    def _farandole_reduced_loss(self, loss: Any) -> Any:
+        """The loss whose gradient was reduced: a line search that saw another on each rank would part them."""
+        if not isinstance(loss, torch.Tensor | int | float):
+            return loss
+        settings = self._farandole_reducer.settings
+        op = Op.SUM if settings.how.divide == 1 else Op.AVERAGE
+        if isinstance(loss, torch.Tensor):
+            return allreduce(loss.detach(), op=op, process_set=settings.process_set)
+        number = torch.tensor(loss, dtype=torch.float64)
+        return allreduce(number, op=op, process_set=settings.process_set).item()
+
+    def _farandole_check_parameters(self) -> None:
+        held = sum(len(group["params"]) for group in self.__dict__["param_groups"])
+        known = len(self._farandole_reducer.parameters)
+        if held != known:
+            raise SettingsError(
+                f"the optimizer has {held} parameters, {known} of which are reduced: "
+                "add parameters with optimizer.add_param_group()"
+            )
 
 
 def DistributedOptimizer(
@@ -144,6 +167,8 @@ def DistributedOptimizer(
     team: Team | None = None,
 ) -> torch.optim.Optimizer:
     """The optimizer, stepping with gradients reduced over the ranks. Collective: every rank calls it."""
+    if isinstance(optimizer, _Distributed):
+        raise SettingsError("the optimizer is distributed already: wrap it once")
     names = _checked_names(optimizer, named_parameters)
     runtime = process_set.runtime()
     settings = ReducerSettings(
@@ -156,18 +181,30 @@ def DistributedOptimizer(
         groups=_groups(optimizer, groups if groups is not None else num_groups),
     )
     reducer = GradientReducer(type(optimizer).__name__, _named(optimizer.param_groups, names), settings)
-    kind = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
-    wrapped: torch.optim.Optimizer = object.__new__(kind)
-    # A scheduler made before has put its own `step` on the instance, in front of ours.
-    wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
-    wrapped.__dict__.update(
+    optimizer.__dict__.update(
         _farandole_reducer=reducer,
         _farandole_names=names,
         _farandole_synchronized="no",
         _farandole_skip=False,
         _farandole_warned=False,
     )
-    return wrapped
+    optimizer.__class__ = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
+    if "step" in optimizer.__dict__:
+        _put_step_behind_scheduler(optimizer)
+    return optimizer
+
+
+def _put_step_behind_scheduler(optimizer: torch.optim.Optimizer) -> None:
+    """A scheduler made before has put a step() that it counts in front of the class's, with the old class's in it."""
+    me = weakref.ref(optimizer)
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        found: Any = me()
+        found._opt_called = True
+        return type(found).step(found, *args, **kwargs)
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.__dict__["step"] = step
 
 
 def _reduction(op: Op, predivide: float, size: int) -> Reduction:

@@ -1,0 +1,156 @@
+"""Every benchmark: what it runs, and what its figures should be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.cases import Case, Measured
+from bench.estimates import median
+from bench.launching import measure_on_ranks, steps_as_shipped
+from bench.rows import Row, compared, fastest, overhead, share
+
+__all__ = ["BENCHMARKS", "Benchmark", "Outcome"]
+
+
+@dataclass(kw_only=True, slots=True)
+class Outcome:
+    """The rows of a benchmark, and the samples they are made of."""
+
+    rows: list[Row] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Benchmark:
+    name: str
+    summary: str
+    run: Callable[[bool], Outcome]
+    """Takes `quick`: a rough figure in a sixth of the time."""
+
+
+def _gradients(quick: bool) -> Outcome:
+    outcome = Outcome()
+    for ranks in (2,) if quick else (2, 4):
+        settings = {"mib": [4, 100] if quick else [1, 4, 16, 100], "budget_s": 1.5 if quick else 9.0}
+        for case in _measure(outcome, ranks, "gradients", settings).cases:
+            case.what = f"{case.what}, {ranks} ranks"
+            outcome.rows += _gradient_rows(case)
+    return outcome
+
+
+def _gradient_rows(case: Case) -> list[Row]:
+    if "mib" not in case.notes:
+        return [compared(case, "farandole", "MPI_Allreduce")]
+    large, middle = case.notes["mib"] >= 100, case.notes["mib"] >= 4
+    rows = []
+    for suffix in ("", " + read"):
+        by_hand = [f"MPI_Allreduce{suffix}", f"MPI_Allreduce in place{suffix}"]
+        peer = fastest(case, by_hand)
+        slower = next(name for name in by_hand if name != peer)
+        mine, least = f"farandole{suffix}", 1.7 if large else 0.9 if middle else None
+        # The targets are for the reduction; what reading adds is told beside it.
+        rows += [
+            compared(case, mine, peer, least=None if suffix else least),
+            compared(case, mine, slower),
+            compared(case, mine, f"gloo{suffix}", least=4.0 if large and not suffix else None),
+        ]
+    return rows
+
+
+def _allreduce(quick: bool) -> Outcome:
+    outcome = Outcome()
+    sizes = [4, 16 << 10, 100 << 10] if quick else [4, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 100 << 10]
+    settings = {"kib": sizes, "budget_s": 1.0 if quick else 4.0}
+    for case in _measure(outcome, 2, "allreduce", settings).cases:
+        peer = fastest(case, ["MPI_Allreduce", "MPI_Allreduce into a kept tensor"])
+        kib = case.notes["kib"]
+        if kib < 16 << 10:
+            outcome.rows.append(compared(case, "farandole", peer, within_s=0.3e-3))
+        else:
+            outcome.rows.append(compared(case, "farandole", peer, least=1.2 if kib >= 64 << 10 else 0.8))
+    return outcome
+
+
+def _mlp(quick: bool) -> Outcome:
+    outcome = Outcome()
+    settings = {"model": "mlp", "block_steps": 1 if quick else 4, "budget_s": 6.0 if quick else 60.0}
+    (case,) = _measure(outcome, 2, "steps", settings).cases
+    outcome.rows = [
+        compared(case, "farandole", "DDP", least=1.3),
+        compared(case, "farandole", "DDP, bucket views, no buffers"),
+        compared(case, "farandole", "no communication", least=0.85),
+    ]
+    return outcome
+
+
+def _resnet(quick: bool) -> Outcome:
+    outcome = Outcome()
+    settings = {"model": "resnet", "block_steps": 1 if quick else 2, "budget_s": 8.0 if quick else 75.0}
+    (case,) = _measure(outcome, 2, "steps", settings).cases
+    outcome.rows = [
+        compared(case, "farandole", "DDP", least=1.0),
+        compared(case, "farandole", "DDP, bucket views, no buffers"),
+        compared(case, "farandole", "no communication"),
+    ]
+    return outcome
+
+
+def _mlp_as_shipped(quick: bool) -> Outcome:
+    samples: dict[str, list[float]] = {"farandole launch": [], "torchrun": []}
+    runs, steps = (2, 6) if quick else (6, 15)
+    for number in range(runs):
+        print(f"mlp-as-shipped: run {number + 1} of {runs} with each", file=sys.stderr, flush=True)
+        pair = [("farandole launch", "farandole"), ("torchrun", "ddp")]
+        for name, kind in pair if number % 2 == 0 else reversed(pair):
+            samples[name].append(median(steps_as_shipped(kind, 2, steps)))
+    case = Case(what="mlp step as shipped", samples=samples, notes={"runs": runs, "steps": steps})
+    row = compared(case, "farandole launch", "torchrun", least=1.7)
+    return Outcome(rows=[row], measured=[Measured(cases=[case], facts={})])
+
+
+def _idle(quick: bool) -> Outcome:
+    outcome = Outcome()
+    (case,) = _measure(outcome, 2, "idle", {"sleep_s": 3.0 if quick else 10.0}).cases
+    outcome.rows = [share(case, "farandole", below=0.01)]
+    return outcome
+
+
+def _timeline(quick: bool) -> Outcome:
+    outcome = Outcome()
+    settings = {"model": "mlp", "block_steps": 1 if quick else 4, "budget_s": 6.0 if quick else 60.0}
+    (case,) = _measure(outcome, 2, "timeline", settings).cases
+    outcome.rows = [overhead(case, "timeline on", "timeline off", below=0.02)]
+    return outcome
+
+
+def _measure(outcome: Outcome, ranks: int, what: str, settings: dict[str, Any]) -> Measured:
+    measured = measure_on_ranks(ranks, what, settings)
+    outcome.measured.append(measured)
+    return measured
+
+
+BENCHMARKS = {
+    benchmark.name: benchmark
+    for benchmark in (
+        Benchmark(
+            name="gradients",
+            summary="gradient reduction against MPI_Allreduce and gloo, 2 and 4 ranks",
+            run=_gradients,
+        ),
+        Benchmark(
+            name="allreduce", summary="an ad-hoc allreduce against MPI_Allreduce, 2 ranks", run=_allreduce
+        ),
+        Benchmark(name="mlp", summary="training step of a 29.5 M-parameter MLP against DDP", run=_mlp),
+        Benchmark(
+            name="mlp-as-shipped",
+            summary="the same, whole runs: `farandole launch` against torchrun",
+            run=_mlp_as_shipped,
+        ),
+        Benchmark(name="resnet", summary="training step of ResNet-50 at 64x64 against DDP", run=_resnet),
+        Benchmark(name="idle", summary="CPU time of the engine while the program sleeps", run=_idle),
+        Benchmark(name="timeline", summary="what recording a timeline adds to a step", run=_timeline),
+    )
+}

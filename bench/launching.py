@@ -1,0 +1,85 @@
+"""Starting ranks and taking home what they measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.cases import Measured
+
+__all__ = ["BenchmarkFailed", "measure_on_ranks", "steps_as_shipped"]
+
+ROOT = Path(__file__).resolve().parents[1]
+_TIMEOUT_S = 400.0
+_ENDING_S = 20.0
+_TUNING = ("MALLOC_", "FARANDOLE_", "HOROVOD_", "OMP_", "MKL_", "GLIBC_TUNABLES")
+
+
+class BenchmarkFailed(Exception):
+    """Ranks did not end well; the message says how to repeat it."""
+
+
+def measure_on_ranks(ranks: int, what: str, settings: dict[str, Any]) -> Measured:
+    """Run one of on_ranks.MEASURES: one thread a rank, the allocator tuned for all contestants alike."""
+    with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder:
+        out = Path(folder) / "measured.json"
+        script = [sys.executable, "-m", "bench.on_ranks", what, json.dumps(settings), str(out)]
+        _run([*_farandole(ranks), "--threads", "1", "--", *script])
+        return Measured.from_json(json.loads(out.read_text()))
+
+
+def steps_as_shipped(kind: str, ranks: int, steps: int) -> list[float]:
+    """Seconds of the steps of a whole run, started as users start it: with `farandole launch` or torchrun."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    starters = {
+        "farandole": [*_farandole(ranks), "--", sys.executable, "-m"],
+        "ddp": [*torchrun, "-m"],
+    }
+    with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder:
+        out = Path(folder) / "steps.json"
+        _run([*starters[kind], "bench.shipped", kind, str(steps), str(out)])
+        seconds: list[float] = json.loads(out.read_text())
+        return seconds
+
+
+def _farandole(ranks: int) -> list[str]:
+    return [sys.executable, "-m", "farandole", "launch", "-n", str(ranks)]
+
+
+def _run(command: list[str]) -> None:
+    """Standard output is the table's: whatever ranks say goes to standard error."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=_environment(), stdin=subprocess.DEVNULL, stdout=sys.stderr
+    )
+    try:
+        code = process.wait(_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise BenchmarkFailed(f"not done after {_TIMEOUT_S:g} s: {shlex.join(command)}") from None
+    finally:
+        _end(process)
+    if code != 0:
+        raise BenchmarkFailed(f"exit code {code} of {shlex.join(command)}")
+
+
+def _environment() -> dict[str, str]:
+    """The user's, without settings that would tune one side or both."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_TUNING)}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Both launchers end their ranks when they are told to end."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_ENDING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,84 @@
+"""The way of one process set's data: its communicator and its two-level reduction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from farandole.comm.kernels import Reduction, kernels_for
+from farandole.comm.reduce import TwoLevel
+from farandole.comm.transport import AnyArray, Request, Transport
+from farandole.comm.waiting import Subject, wait_until
+
+__all__ = ["NATIVE_BYTES", "Lane"]
+
+# Up to here MPI's own reduction is quicker than going through shared memory.
+NATIVE_BYTES = 256 * 1024
+
+
+class Lane:
+    """Where one process set's operations move their data."""
+
+    def __init__(
+        self, transport: Transport, members: tuple[int, ...], label: str, fusion_bytes: int
+    ) -> None:
+        """`label` tells the set's operations from those of others, for the watchdog."""
+        self.transport = transport
+        self.members = members
+        self.fusion_bytes = fusion_bytes
+        self._label = label
+        self._two_level: TwoLevel | None = None
+        self._room = 0
+        self._sequence = 0
+
+    def complete(self, request: Request, key: str) -> None:
+        """Wait for a request of the operation `key`."""
+        wait_until(request.test, Subject(self._label + key, self.members))
+
+    def two_level(self, nbytes: int) -> TwoLevel:
+        """The reduction with room for an array of this size. Collective where it must grow."""
+        fits = self._two_level is not None and (self._two_level.kind != "window" or nbytes <= self._room)
+        if not fits:
+            if self._two_level is not None:
+                self._two_level.free()
+            self._room = 1 << max(24, (nbytes - 1).bit_length())
+            self._two_level = TwoLevel(self.transport, [self._room], self.members)
+            self._sequence = 0
+        assert self._two_level is not None
+        return self._two_level
+
+    def reduce(self, source: AnyArray, result: AnyArray, how: Reduction, key: str) -> None:
+        """result = source combined over the ranks; flat contiguous arrays, possibly the same."""
+        if source.size == 0:
+            return
+        if source.nbytes <= NATIVE_BYTES and self._reduce_native(source, result, how, key):
+            return
+        two_level = self.two_level(source.nbytes)
+        self._sequence += 1
+        two_level.post(0, self._sequence, source, result)
+        two_level.finish(0, self._sequence, source, result, how, self._label + key)
+        two_level.wait_released(0, self._sequence, self._label + key)
+
+    def _reduce_native(self, source: AnyArray, result: AnyArray, how: Reduction, key: str) -> bool:
+        if not self._order_is_free(source.dtype, how.combine):
+            return False
+        total = np.empty_like(source)
+        request = self.transport.allreduce_native(source, total, how.combine)
+        if request is None:
+            return False
+        self.complete(request, key)
+        kernels_for(source.dtype).finish(how, total, result)
+        return True
+
+    def _order_is_free(self, dtype: np.dtype[Any], combine: str) -> bool:
+        """Whether the library may combine in any order, however operations were fused, with the same bits.
+
+        Floats round by the order of their sum, and MPI's minimum of NaN and a number depends on who asks.
+        """
+        return dtype.kind in "iu" or (self.transport.size <= 2 and combine in ("sum", "product"))
+
+    def free(self) -> None:
+        if self._two_level is not None:
+            self._two_level.free()
+        self.transport.free()

@@ -1,0 +1,59 @@
+"""`farandole doctor`: what is here, and what to type for what is not."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import farandole
+
+
+def doctor(
+    *words: str, python: str = sys.executable, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python, "-m", "farandole", "doctor", *words],
+        capture_output=True, text=True, timeout=120, check=False, env=env, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def test_a_healthy_machine() -> None:
+    told = doctor("--json")
+    assert told.returncode == 0, told.stdout + told.stderr
+    report = json.loads(told.stdout)
+    findings = report["findings"]
+    assert report["ok"] is True
+    assert findings["ring_test"]["ranks"] == 2
+    assert findings["ring_test"]["allocator"] == "environment"
+    assert findings["mpi"]["thread_level"] in ("multiple", "serialized", "funneled", "single")
+    assert Path(findings["launcher"]["path"]).is_file()
+    assert findings["cores"]["usable"] >= 1
+    assert findings["memory"]["total_bytes"] > 0
+    assert {
+        "torch",
+        "keras",
+        "tensorflow",
+        "jax",
+        "gpus",
+        "power_sensors",
+        "cross_memory_attach",
+    } <= findings.keys()
+
+
+def test_without_mpi_it_says_what_to_type_and_fails(tmp_path: Path) -> None:
+    bare = tmp_path / "bin" / "python"
+    bare.parent.mkdir()
+    bare.symlink_to(Path(sys.executable).resolve())
+    # The package, NumPy and mpi4py, but neither mpiexec nor a library for mpi4py to load.
+    packages = [
+        str(Path(farandole.__file__).parents[1]),
+        *(p for p in sys.path if p.endswith("site-packages")),
+    ]
+    told = doctor(
+        python=str(bare), env={"PYTHONPATH": ":".join(packages), "PATH": "", "MPI4PY_LIBMPI": "/no/libmpi.so"}
+    )
+    assert told.returncode == 1
+    assert told.stdout.count("-> pip install 'farandole[mpi]'") == 2
+    assert "! ring test" in told.stdout
+    assert "Traceback" not in told.stderr

@@ -1,0 +1,188 @@
+"""Every example runs as its first lines say, and what it prints can be relied on."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ranktest import run_ranks
+from ranktest.job import Job
+from repository import ROOT
+
+EXAMPLES = ROOT / "examples"
+README = ROOT / "README.md"
+MIGRATING = ROOT / "docs" / "migrating-from-horovod.md"
+LIMIT_S = 90.0
+SHORT_TRAINING = ["--samples", "2048", "--width", "64", "--epochs", "3", "--global-batch", "64"]
+
+
+def alone(workdir: Path, *words: str, expect: int = 0) -> Job:
+    """Run Python without a launcher; a demo may start one itself."""
+    env = {"OMP_NUM_THREADS": "1"}
+    with Job([sys.executable, *words], launcher="farandole", workdir=workdir, cwd=workdir, env=env) as job:
+        assert job.wait(LIMIT_S), f"not done after {LIMIT_S:g} s{job.output()}"
+        left = job.leftovers()
+    assert not left, left
+    assert job.returncode == expect, job.output()
+    return job
+
+
+def numbers(pattern: str, text: str) -> list[float]:
+    return [float(found) for found in re.findall(pattern, text)]
+
+
+@pytest.fixture(scope="module")
+def trained_alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    workdir = tmp_path_factory.mktemp("alone")
+    job = alone(workdir, str(EXAMPLES / "train.py"), *SHORT_TRAINING, "--json", "result.json")
+    measured: dict[str, Any] = json.loads((workdir / "result.json").read_text())
+    assert len(re.findall(r"^epoch +\d/3: loss \d\.\d{4}, accuracy \d+\.\d%$", job.stdout, re.MULTILINE)) == 3
+    assert re.search(
+        r"^step \d+\.\d ms \(median of 96\), [\d,]+ samples/s over 1 rank", job.stdout, re.MULTILINE
+    )
+    return measured
+
+
+def test_training_alone_learns(trained_alone: dict[str, Any]) -> None:
+    assert trained_alone["ranks"] == 1
+    assert trained_alone["samples_per_s"] == pytest.approx(64e3 / trained_alone["step_ms"])
+    losses = [epoch["loss"] for epoch in trained_alone["epochs"]]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("launcher", ["mpiexec", "farandole"])
+def test_training_the_same_batches_on_two_ranks_gives_the_same_curve(
+    launcher: Any, tmp_path: Path, trained_alone: dict[str, Any]
+) -> None:
+    result = tmp_path / "result.json"
+    run_ranks(
+        2, EXAMPLES / "train.py", launcher=launcher, args=[*SHORT_TRAINING, "--json", str(result)], timeout=LIMIT_S
+    )  # fmt: skip
+    measured = json.loads(result.read_text())
+    assert (measured["ranks"], measured["steps"]) == (2, trained_alone["steps"])
+    assert measured["global_batch"] == trained_alone["global_batch"] == 64
+    for here, there in zip(measured["epochs"], trained_alone["epochs"], strict=True):
+        # Sums over 2 x 32 samples round differently from sums over 64, and 96 steps carry that on.
+        assert here["loss"] == pytest.approx(there["loss"], rel=1e-3)
+
+
+def test_more_ranks_mean_a_larger_batch_by_default() -> None:
+    arguments = ["--samples", "1024", "--width", "16", "--epochs", "1", "--batch-size", "32"]
+    run = run_ranks(2, EXAMPLES / "train.py", launcher="farandole", args=arguments, timeout=LIMIT_S)
+    assert "64 samples a step" in run.stdout
+    assert "(median of 16)" in run.stdout
+
+
+def test_the_demo_compares_one_and_two_ranks(tmp_path: Path) -> None:
+    tiny = ["--samples", "1024", "--width", "64", "--epochs", "2"]
+    said = alone(tmp_path, str(EXAMPLES / "demo.py"), *tiny).stdout
+    rows = re.findall(r"^ +(\d) +[\d.]+ +[\d,]+ +(\d\.\d+) +[\d.]+% +([\d.]+)x$", said, re.MULTILINE)
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert float(rows[0][1]) == pytest.approx(float(rows[1][1]), abs=2e-3)
+    assert rows[0][2] == "1.00"
+    assert "ui.perfetto.dev" in said
+    assert "out/demo/timeline-2.json" in said
+    events = json.loads((tmp_path / "out/demo/timeline-2.json").read_text())
+    reduced = [event for event in events if event.get("name") == "ALLREDUCE"]
+    assert reduced, "the timeline of two ranks shows no reduction"
+
+
+def test_the_demo_says_what_to_do_when_training_fails(tmp_path: Path) -> None:
+    job = alone(tmp_path, str(EXAMPLES / "demo.py"), "--samples", "10", expect=1)
+    assert "farandole doctor" in job.stderr
+
+
+def test_a_horovod_script_needs_one_changed_line() -> None:
+    code = (EXAMPLES / "horovod_script.py").read_text().split('"""', 2)[2]
+    changed = [line for line in code.splitlines() if "farandole" in line.lower()]
+    assert changed == ["import farandole.torch as hvd"]
+
+
+def test_the_horovod_script_learns() -> None:
+    arguments = ["--samples", "1024", "--epochs", "2", "--batch-size", "16"]
+    run = run_ranks(2, EXAMPLES / "horovod_script.py", launcher="farandole", args=arguments, timeout=LIMIT_S)
+    assert "Train Epoch: 1 [0/512]" in run.stdout  # rank 0 has half of the samples
+    losses = numbers(r"Test set: Average loss: ([\d.]+)", run.stdout)
+    assert len(losses) == 2
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_resnets_are_those_of_torchvision(tmp_path: Path) -> None:
+    script = (
+        f"import json, sys, torch; sys.path.insert(0, {str(EXAMPLES)!r}); from resnet import MODELS\n"
+        "models = {name: make() for name, make in MODELS.items()}\n"
+        "sizes = {name: sum(p.numel() for p in m.parameters()) for name, m in models.items()}\n"
+        "names = models['resnet50'].state_dict()\n"
+        "shape = tuple(models['resnet18'].eval()(torch.zeros(2, 3, 64, 64)).shape)\n"
+        "print(json.dumps([sizes, len(names), 'layer4.0.downsample.1.running_var' in names, shape]))"
+    )
+    sizes, tensors, has_shortcut, shape = json.loads(alone(tmp_path, "-c", script).stdout)
+    assert sizes == {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032}
+    assert (tensors, has_shortcut) == (320, True)
+    assert shape == [2, 1000]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_synthetic_benchmark_prints_horovod_s_lines(ranks: int) -> None:
+    arguments = [
+        "--model",
+        "resnet18",
+        "--batch-size",
+        "2",
+        "--image-size",
+        "32",
+        "--no-cuda",
+        "--fp16-allreduce",
+    ]
+    arguments += ["--num-warmup-batches", "1", "--num-batches-per-iter", "1", "--num-iters", "2"]
+    run = run_ranks(ranks, EXAMPLES / "synthetic_benchmark.py", args=arguments, timeout=LIMIT_S)
+    lines = run.stdout.splitlines()
+    assert lines[:5] == [
+        "Model: resnet18", "Batch size: 2", f"Number of CPUs: {ranks}", "Running warmup...", "Running benchmark...",
+    ]  # fmt: skip
+    assert [re.sub(r"\d+\.\d", "X", line) for line in lines[5:]] == [
+        "Iter #0: X img/sec per CPU",
+        "Iter #1: X img/sec per CPU",
+        "Img/sec per CPU: X +-X",
+        f"Total img/sec on {ranks} CPU(s): X +-X",
+    ]
+    each, total = numbers(r"(?:per CPU|CPU\(s\)): ([\d.]+)", run.stdout)
+    assert total == pytest.approx(ranks * each, abs=0.1 * ranks)
+
+
+def test_the_gan_trains_two_networks_at_once() -> None:
+    arguments = ["--steps", "160", "--report-every", "80", "--threads", "2", "--width", "64"]
+    run = run_ranks(2, EXAMPLES / "gan.py", launcher="farandole", args=arguments, timeout=LIMIT_S)
+    distances = numbers(r"generated points are ([\d.]+) off", run.stdout)
+    assert len(distances) == 3
+    assert distances[-1] < 0.6 * distances[0]
+    assert "the weights of 2 rank(s) are equal" in run.stdout
+
+
+def test_the_readme_s_loop_learns_on_two_ranks(tmp_path: Path) -> None:
+    (loop,) = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    assert re.findall(r"# (\d+)$", loop, re.MULTILINE) == [str(number) for number in range(1, 11)]
+    (tmp_path / "train.py").write_text(loop)
+    run = run_ranks(2, tmp_path / "train.py", launcher="farandole", timeout=LIMIT_S)
+    losses = numbers(r"\[0\] epoch \d: loss (\S+)", run.stdout)
+    assert len(losses) == 3
+    assert losses[-1] < 0.1 * losses[0]
+
+
+def names_in_table_below(heading: str) -> set[str]:
+    """The names in the first column of the first table after a heading or a line."""
+    _, _, rest = MIGRATING.read_text().partition(f"\n{heading}\n")
+    rows = rest.split("\n|---|---|\n", 1)[1].split("\n\n", 1)[0].splitlines()
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+
+def test_the_migration_tables_are_true(tmp_path: Path) -> None:
+    script = "import json, farandole.torch as hvd; print(json.dumps([hvd.__all__, dir(hvd)]))"
+    public, present = json.loads(alone(tmp_path, "-c", script).stdout)
+    works, new = names_in_table_below("## Names that work"), names_in_table_below("New beside them:")
+    operations = {"Adasum", "Average", "Max", "Min", "Product", "Sum"}
+    assert works | new | operations == set(public)
+    assert not names_in_table_below("## Not there") & set(present)

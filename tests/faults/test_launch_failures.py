@@ -1,0 +1,205 @@
+"""A rank fails under `farandole launch`: it is named, all end soon, and nothing is left."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ranktest import RanksResult, run_ranks
+from ranktest.job import launch_command
+
+SOON_S = 12.0
+"""From the start of the job to its end; the promise is ten seconds from the failure."""
+
+# Rank 1 does something; the others wait for it in a collective for ever.
+FARANDOLE = """
+import os, sys, time
+import numpy as np
+import farandole
+farandole.init()
+farandole.allreduce(np.ones(3), name="together")
+if farandole.rank() == 1:
+    {deed}
+farandole.allreduce(np.ones(3), name="alone")
+time.sleep(60)
+"""
+MPI4PY = """
+import os, sys, time
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+if MPI.COMM_WORLD.rank == 1:
+    {deed}
+MPI.COMM_WORLD.recv(source=1, tag=7)
+"""
+
+
+def failed(script: str, deed: str, code: int, ranks: int = 2, options: Sequence[str] = ()) -> RanksResult:
+    done = run_ranks(
+        ranks, script.format(deed=deed), launcher="farandole", launcher_args=options, expect=code, timeout=30
+    )
+    assert done.seconds < SOON_S
+    return done
+
+
+def block(done: RanksResult) -> dict[str, str]:
+    """The launcher's own words: `head`, then what stands behind each name."""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("[")]
+    starts = [number for number, line in enumerate(lines) if line.startswith("farandole: rank ")]
+    assert len(starts) == 1, done.stderr
+    named = [line.split(maxsplit=1) for line in lines[starts[0] + 1 :]]
+    return {"head": lines[starts[0]]} | dict(named)
+
+
+@pytest.mark.parametrize("script", [FARANDOLE, MPI4PY], ids=["farandole", "mpi4py"])
+def test_a_killed_rank_is_named_with_its_signal(script: str) -> None:
+    told = block(failed(script, "os.kill(os.getpid(), 9)", 128 + signal.SIGKILL))
+    assert told["head"] == "farandole: rank 1 failed: killed by SIGKILL (signal 9)"
+    assert told["host"].startswith(os.uname().nodename)
+    assert told["repeat"].startswith("farandole launch -n 2 -- ")
+
+
+def test_a_rank_that_raises_is_named_with_its_exception() -> None:
+    done = failed(FARANDOLE, "raise ValueError('batch 7 is empty')", 1, ranks=3)
+    told = block(done)
+    assert told["head"] == "farandole: rank 1 failed: exit code 1"
+    assert told["error"] == "ValueError: batch 7 is empty"
+    assert "[1] Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("script", [FARANDOLE, MPI4PY], ids=["farandole", "mpi4py"])
+def test_an_exit_in_the_middle_of_the_work_is_a_failure_despite_its_code(script: str) -> None:
+    told = block(failed(script, "os._exit(0)", 1))
+    assert "rank 1 failed: exited without" in told["head"]
+    assert "os._exit" in told["head"]
+
+
+def test_a_rank_that_leaves_early_is_named_rather_than_those_who_needed_it() -> None:
+    told = block(failed(FARANDOLE, "sys.exit(0)", 1))
+    assert told["head"] == "farandole: rank 1 failed: it ended in order while other ranks still needed it"
+    assert "rank 0 (RankFailedError" in told["others"]
+
+
+def test_an_mpi_abort_passes_its_code_on() -> None:
+    assert "rank 1 failed: exit code 7" in block(failed(MPI4PY, "MPI.COMM_WORLD.Abort(7)", 7))["head"]
+
+
+def test_a_crash_passes_its_signal_on() -> None:
+    told = block(failed(MPI4PY, "os.abort()", 128 + signal.SIGABRT))
+    assert "SIGABRT" in told["head"]
+
+
+def test_an_exit_code_is_passed_on_and_other_ranks_are_ended() -> None:
+    script = "import os, sys, time\nif os.environ['PMI_RANK'] == '1': sys.exit(42)\ntime.sleep(60)"
+    assert "rank 1 failed: exit code 42" in block(failed(script, "", 42, ranks=3))["head"]
+
+
+def test_a_rank_that_never_joins_does_not_keep_the_others_waiting() -> None:
+    script = """
+    import os, sys, time
+    if os.environ["PMI_RANK"] == "1": sys.exit(0)
+    import farandole
+    farandole.init()
+    """
+    told = block(failed(script, "", 1))
+    assert "rank 1 failed: exited before it joined MPI, where rank 0 waits for it" in told["head"]
+
+
+def test_a_rank_that_ends_first_in_order_is_no_failure() -> None:
+    script = """
+    import os, sys, time
+    import farandole
+    farandole.init()
+    if farandole.rank() == 0: time.sleep(1.5)
+    """
+    run_ranks(2, script, launcher="farandole", timeout=30)
+
+
+def test_init_may_come_again_before_an_early_exit() -> None:
+    script = """
+    import os, time
+    import farandole
+    for _ in range(2):
+        farandole.init()
+        farandole.barrier()
+        if _ and farandole.rank() == 1: os._exit(0)
+        farandole.shutdown()
+        time.sleep(0.05)
+    time.sleep(60)
+    """
+    assert "rank 1 failed: exited without" in block(failed(script, "", 1))["head"]
+
+
+def test_what_a_rank_started_ends_with_it() -> None:
+    """A process of a session of its own would outlive a mere process group."""
+    deed = "import subprocess; subprocess.Popen(['sleep', '100'], start_new_session=True); os.kill(os.getpid(), 9)"
+    failed(MPI4PY, deed, 128 + signal.SIGKILL)
+
+
+def test_a_rank_that_will_not_listen_is_killed() -> None:
+    script = """
+    import os, signal, sys, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(0.5)
+    if os.environ["PMI_RANK"] == "1": sys.exit(4)
+    time.sleep(60)
+    """
+    failed(script, "", 4)
+
+
+def test_a_killed_worker_takes_its_rank_along() -> None:
+    script = "import os, time\nif os.environ['PMI_RANK'] == '1': os.kill(os.getppid(), 9)\ntime.sleep(60)"
+    told = block(failed(script, "", 1))
+    assert "rank 1 failed: the connection to its worker was lost" in told["head"]
+
+
+def test_a_worker_that_is_told_to_end_fails_the_job() -> None:
+    script = "import os, time\nif os.environ['PMI_RANK'] == '1': os.kill(os.getppid(), 15)\ntime.sleep(60)"
+    assert "rank 1 failed: killed by SIGTERM" in block(failed(script, "", 128 + signal.SIGTERM))["head"]
+
+
+def test_mpiexec_dies() -> None:
+    script = """
+    import os, signal, time
+    def parent(pid): return int(open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[1])
+    if os.environ["PMI_RANK"] == "1":
+        time.sleep(0.5)
+        os.kill(parent(parent(os.getppid())), signal.SIGKILL)
+    time.sleep(60)
+    """
+    assert "mpiexec ended with code -9 before the ranks did" in failed(script, "", 1).stderr
+
+
+def test_a_command_that_cannot_be_executed(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    told = subprocess.run(
+        [*launch_command("farandole", 2), str(program)],
+        capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert told.returncode == 127
+    assert f"cannot start '{program}'" in told.stderr
+
+
+def test_the_record_and_the_logs_of_a_failure(tmp_path: Path) -> None:
+    done = failed(FARANDOLE, "raise ValueError('no')", 1, options=["--output-dir", str(tmp_path)])
+    told = block(done)
+    assert told["logs"].split() == [str(tmp_path / "rank.1.err"), str(tmp_path / "rank.1.out")]
+    assert "ValueError: no" in (tmp_path / "rank.1.err").read_text()
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["exit_code"], record["failed_rank"]) == (1, 1)
+    assert record["rank"][1]["error"] == "ValueError: no"
+    assert record["rank"][0]["how"] == "ended by the launcher"
+
+
+def test_the_timeline_of_a_job_that_crashed_is_merged(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    deed = "time.sleep(0.7); os.kill(os.getpid(), 9)"
+    failed(FARANDOLE, deed, 128 + signal.SIGKILL, options=["--timeline", str(path)])
+    events = json.loads(path.read_text())
+    assert "ALLREDUCE" in {event.get("name") for event in events}
+    assert [left.name for left in tmp_path.iterdir()] == ["trace.json"]

@@ -1,0 +1,98 @@
+"""The launcher itself is told to end, or is killed: all ranks end, and nothing is left."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from ranktest.job import Job, launch_command
+from ranktest.processes import tagged, wait_until
+
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+import farandole
+farandole.init()
+if "stubborn" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+Path(sys.argv[1], f"part.{farandole.rank()}").write_text(str(os.getpid()))
+Path(sys.argv[1], f"part.{farandole.rank()}").rename(Path(sys.argv[1], f"started.{farandole.rank()}"))
+time.sleep(60)
+"""
+
+
+@contextmanager
+def running(tmp_path: Path, ranks: int = 2, words: Sequence[str] = ()) -> Iterator[Job]:
+    """A job whose ranks have all started; it has to leave no process, segment or directory behind."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [*launch_command("farandole", ranks), sys.executable, str(script), str(tmp_path), *words]
+    with TemporaryDirectory(prefix="fd") as tmpdir:
+        with Job(
+            command, launcher="farandole", workdir=tmp_path, cwd=tmp_path, env={"TMPDIR": tmpdir}
+        ) as job:
+            assert wait_until(lambda: len(list(tmp_path.glob("started.*"))) == ranks, 30.0), job.stderr
+            yield job
+            assert job.leftovers() == []
+            assert list(Path(tmpdir).iterdir()) == []
+
+
+def launcher(job: Job) -> int:
+    """Of all processes of the job, our own child."""
+    (pid,) = [pid for pid in tagged(job.tag) if parent(pid) == os.getpid()]
+    return pid
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def ended(job: Job, within_s: float) -> int | None:
+    began = time.monotonic()
+    assert job.wait(within_s), f"still running after {time.monotonic() - began:.1f} s"
+    return job.returncode
+
+
+@pytest.mark.parametrize(
+    ("ranks", "number"), [(1, signal.SIGINT), (2, signal.SIGINT), (2, signal.SIGTERM), (2, signal.SIGHUP)]
+)
+def test_a_signal_ends_all(tmp_path: Path, ranks: int, number: signal.Signals) -> None:
+    with running(tmp_path, ranks) as job:
+        os.kill(launcher(job), number)
+        assert ended(job, 3.0) == 128 + number
+        assert f"farandole: {number.name}: all ranks were ended" in job.stderr
+        assert "Traceback" not in job.stderr
+
+
+def test_ranks_that_do_not_listen_are_killed_after_a_while(tmp_path: Path) -> None:
+    with running(tmp_path, words=["stubborn"]) as job:
+        os.kill(launcher(job), signal.SIGINT)
+        assert ended(job, 5.0) == 130
+
+
+def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
+    with running(tmp_path, words=["stubborn"]) as job:
+        os.kill(launcher(job), signal.SIGINT)
+        time.sleep(0.3)
+        os.kill(launcher(job), signal.SIGINT)
+        assert ended(job, 1.5) == 130
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_killed_launcher_leaves_nothing(tmp_path: Path, ranks: int) -> None:
+    with running(tmp_path, ranks) as job:
+        os.kill(launcher(job), signal.SIGKILL)
+        assert ended(job, 3.0) == -signal.SIGKILL
+
+
+def test_a_stopped_rank_is_ended_as_well(tmp_path: Path) -> None:
+    with running(tmp_path) as job:
+        for pid in [int(path.read_text()) for path in tmp_path.glob("started.*")]:
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(launcher(job), signal.SIGTERM)
+        assert ended(job, 5.0) == 143

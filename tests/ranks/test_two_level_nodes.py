@@ -1,0 +1,69 @@
+"""Several nodes on one machine: FARANDOLE_NODE tells ranks apart that could share memory."""
+
+from __future__ import annotations
+
+import pytest
+from ranktest import run_ranks
+
+SCRIPT = """
+import os
+nodes = os.environ["NODES_OF_RANKS"].split(",")
+os.environ["FARANDOLE_NODE"] = nodes[int(os.environ["PMI_RANK"])]
+import numpy as np
+import torch
+import farandole as fd
+import farandole.torch as hvd
+
+hvd.init()
+rank, size = fd.rank(), fd.size()
+for dtype in ("float32", "float64", "int32", "float16"):
+    for count in (1, 1000, 300_001):
+        pattern = np.arange(count) % 5
+        mine = (pattern + rank).astype(dtype)
+        total = fd.allreduce(mine, op=fd.Sum)
+        assert np.array_equal(total.astype("f8"), size * pattern + size * (size - 1) / 2), (dtype, count)
+        assert np.array_equal(fd.allreduce(mine, op=fd.Max).astype("f8"), pattern + size - 1), (dtype, count)
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(700, 500), torch.nn.Linear(500, 10))
+plain = torch.nn.Sequential(torch.nn.Linear(700, 500), torch.nn.Linear(500, 10))
+plain.load_state_dict(model.state_dict())
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+reference = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+data = torch.Generator().manual_seed(1)
+for _ in range(4):
+    x = torch.randn(4 * size, 700, generator=data)
+    optimizer.zero_grad()
+    model(x[4 * rank : 4 * rank + 4]).square().mean().backward()
+    optimizer.step()
+    reference.zero_grad()
+    plain(x).square().mean().backward()
+    reference.step()
+apart = max((a - b).abs().max().item() for a, b in zip(model.parameters(), plain.parameters()))
+result({
+    "place": [fd.local_rank(), fd.local_size(), fd.cross_rank(), fd.cross_size(), fd.is_homogeneous()],
+    "nodes": fd.describe()["nodes"],
+    "differ": hvd.check_buffers_match([p.data for p in model.parameters()]),
+    "apart": apart,
+})
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "places"),
+    [
+        ("a,a,b,b", [[0, 2, 0, 2, True], [1, 2, 0, 2, True], [0, 2, 1, 2, True], [1, 2, 1, 2, True]]),
+        ("a,b,a", [[0, 2, 0, 2, False], [0, 1, 1, 2, False], [1, 2, 0, 1, False]]),
+        ("a,b,c", [[0, 1, 0, 3, True], [0, 1, 1, 3, True], [0, 1, 2, 3, True]]),
+    ],
+)
+@pytest.mark.parametrize("algorithm", ["65536=exchange,*=scatter", "*=mpi"])
+def test_ranks_on_several_nodes_reduce_and_train_as_one_process(
+    nodes: str, places: list[list[int]], algorithm: str
+) -> None:
+    env = {"NODES_OF_RANKS": nodes, "FARANDOLE_CROSS_ALGORITHMS": algorithm}
+    results = run_ranks(len(places), SCRIPT, env=env, timeout=120).results
+    assert [r["place"] for r in results] == places
+    assert all(r["differ"] == 0 for r in results)
+    # Gradients of parts of the batch are averaged instead of one of the whole: float32 rounding, 4 steps.
+    assert all(r["apart"] < 1e-6 for r in results)
