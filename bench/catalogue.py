@@ -42,22 +42,19 @@ def _gradients(quick: bool) -> Outcome:
 
 
 def _gradient_rows(case: Case) -> list[Row]:
-    if "mib" not in case.notes:
+    """The targets are for the reduction; what reading adds is told beside it."""
+    if case.notes["kind"] == "in the window":
         return [compared(case, "farandole", "MPI_Allreduce")]
+    by_hand = ["MPI_Allreduce", "MPI_Allreduce in place"]
+    peer = fastest(case, by_hand)
+    if case.notes["kind"] == "read":
+        return [compared(case, "farandole", name) for name in (peer, "gloo")]
     large, middle = case.notes["mib"] >= 100, case.notes["mib"] >= 4
-    rows = []
-    for suffix in ("", " + read"):
-        by_hand = [f"MPI_Allreduce{suffix}", f"MPI_Allreduce in place{suffix}"]
-        peer = fastest(case, by_hand)
-        slower = next(name for name in by_hand if name != peer)
-        mine, least = f"farandole{suffix}", 1.7 if large else 0.9 if middle else None
-        # The targets are for the reduction; what reading adds is told beside it.
-        rows += [
-            compared(case, mine, peer, least=None if suffix else least),
-            compared(case, mine, slower),
-            compared(case, mine, f"gloo{suffix}", least=4.0 if large and not suffix else None),
-        ]
-    return rows
+    return [
+        compared(case, "farandole", peer, least=1.7 if large else 0.9 if middle else None),
+        *(compared(case, "farandole", name) for name in by_hand if name != peer),
+        compared(case, "farandole", "gloo", least=4.0 if large else None),
+    ]
 
 
 def _allreduce(quick: bool) -> Outcome:

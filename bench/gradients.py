@@ -31,19 +31,21 @@ from farandole.torch.gradients import GradientReducer, ReducerSettings
 
 __all__ = ["measure"]
 
+_READ = " + read"
+
 
 def measure(ranks: Ranks, *, mib: list[int], budget_s: float) -> list[Case]:
-    """Two cases for each size: a gradient, and arrays that lie where neighbours read them already."""
+    """For each size: a gradient, the same and read, and arrays that lie where neighbours read them already."""
     ranks.join_gloo()
     cases = []
     for size in mib:
         ranks.say(f"gradients: {size} MiB on {ranks.size} ranks")
-        cases += [_gradient(ranks, size, budget_s), _in_window(ranks, size, budget_s / 3)]
+        cases += [*_gradient(ranks, size, budget_s), _in_window(ranks, size, budget_s / 3)]
     ranks.leave_gloo()
     return cases
 
 
-def _gradient(ranks: Ranks, mib: int, budget_s: float) -> Case:
+def _gradient(ranks: Ranks, mib: int, budget_s: float) -> list[Case]:
     values = _values(mib)
     reducer = _reducer(Parameter(values.clone()), ranks.size)
     sums, averages = _expected(values, ranks.size)
@@ -54,7 +56,12 @@ def _gradient(ranks: Ranks, mib: int, budget_s: float) -> Case:
         contestants.append(_Turns(name, by_hand, mine, sums).of(reduce))
     samples = contest(ranks, contestants, budget_s=budget_s)
     reducer.close()
-    return Case(what=f"gradient {mib} MiB", samples=samples, notes={"mib": mib})
+    reduced = {c.name: samples[c.name] for c in contestants}
+    read = {c.name: samples[c.name + _READ] for c in contestants}
+    return [
+        Case(what=f"gradient {mib} MiB", samples=reduced, notes={"mib": mib, "kind": "reduced"}),
+        Case(what=f"gradient {mib} MiB{_READ}", samples=read, notes={"mib": mib, "kind": "read"}),
+    ]
 
 
 def _values(mib: int) -> Tensor:
@@ -123,7 +130,7 @@ class _Turns:
         return Contestant(
             name=self._name,
             prepare=self._make_gradient,
-            stages=[("", lambda: reduce(self._parameter)), (" + read", self._read)],
+            stages=[("", lambda: reduce(self._parameter)), (_READ, self._read)],
             check=self._check,
             tidy=self._drop_gradient,
         )
@@ -174,4 +181,5 @@ def _in_window(ranks: Ranks, mib: int, budget_s: float) -> Case:
     transport.free()
     if window is not None:
         window.close()
-    return Case(what=f"in the window {mib} MiB", samples=samples, notes={"exchange": two_level.kind})
+    notes = {"mib": mib, "kind": "in the window", "exchange": two_level.kind}
+    return Case(what=f"in the window {mib} MiB", samples=samples, notes=notes)

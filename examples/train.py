@@ -81,6 +81,7 @@ def evaluate(model: nn.Module, loader: DataLoader[Any]) -> tuple[float, float]:
 
 
 def local_batch(options: argparse.Namespace) -> int:
+    """Samples a step on this rank."""
     if options.global_batch is None:
         return int(options.batch_size)
     if options.global_batch % hvd.size():
@@ -88,10 +89,21 @@ def local_batch(options: argparse.Namespace) -> int:
     return int(options.global_batch) // hvd.size()
 
 
+def distributed_optimizer(
+    model: nn.Module, options: argparse.Namespace, epoch_steps: int
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """SGD over all ranks, from the same state on each, and the schedule of its learning rate."""
+    larger_batch = options.global_batch is None
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+    hvd.scale_learning_rate(optimizer, "linear" if larger_batch else "none")
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    return optimizer, hvd.warmup(optimizer, options.warmup_epochs * epoch_steps if larger_batch else 0)
+
+
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Train, and return what was measured: the same on every rank but for the times."""
-    hvd.init()
-    torch.manual_seed(hvd.rank())  # ranks start apart, and broadcast_parameters brings them together
+    """Train, and return what was measured."""
     batch = local_batch(options)
     data, unseen = spirals(options.samples, seed=1), spirals(max(hvd.size(), options.samples // 8), seed=2)
     sampler = hvd.shard(data, drop_last=True)
@@ -101,16 +113,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"--samples {options.samples} is less than one step of {hvd.size()} x {batch}")
 
     model = classifier(options.width)
-    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
-    hvd.scale_learning_rate(optimizer, "linear" if options.global_batch is None else "none")
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    schedule = hvd.warmup(optimizer, 0 if options.global_batch else options.warmup_epochs * len(loader))
-
-    parameters = sum(p.numel() for p in model.parameters())
+    optimizer, schedule = distributed_optimizer(model, options, epoch_steps=len(loader))
+    parameters, global_batch = sum(p.numel() for p in model.parameters()), batch * hvd.size()
     say(f"{hvd.size()} rank(s) x {torch.get_num_threads()} thread(s), {parameters:,} parameters, "
-        f"{batch * hvd.size()} samples a step")  # fmt: skip
+        f"{global_batch} samples a step")  # fmt: skip
     seconds: list[float] = []
     epochs = []
     for epoch in range(options.epochs):
@@ -124,10 +130,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "ranks": hvd.size(),
         "threads": torch.get_num_threads(),
         "parameters": parameters,
-        "global_batch": batch * hvd.size(),
+        "global_batch": global_batch,
         "steps": len(seconds),
         "step_ms": step_s * 1e3,
-        "samples_per_s": batch * hvd.size() / step_s,
+        "samples_per_s": global_batch / step_s,
         "epochs": epochs,
     }
 
@@ -150,6 +156,9 @@ def main() -> None:
     add("--warmup-epochs", type=int, default=2, help="until the learning rate has grown")
     add("--json", type=Path, metavar="FILE", help="write what was measured")
     options = parser.parse_args()
+
+    hvd.init()
+    torch.manual_seed(hvd.rank())  # ranks start apart, and broadcast_parameters brings them together
     result = run(options)
     say(f"step {result['step_ms']:.1f} ms (median of {result['steps']}), "
         f"{result['samples_per_s']:,.0f} samples/s over {result['ranks']} rank(s)")  # fmt: skip

@@ -88,6 +88,7 @@ class Engine:
         self._closed: str | None = None
         self._closed_by: type[FarandoleError] = EngineStopped
         self._asynchronous = 0
+        self._last_word = False
         self._announced = 0.0
         self._looked = 0.0
         self._thread: threading.Thread | None = None
@@ -147,6 +148,28 @@ class Engine:
         self._advance()
         for handle in pending:
             self._end(handle, error=self._closed_error(handle.key))
+
+    def close_together(self, reason: str) -> None:
+        """Close on all ranks at once, leaving no message behind: the transport may be freed. Collective."""
+        with self._lock:
+            if self._closed is not None:
+                return
+            self._closed = f"every rank {reason}"
+            self._wake.notify()
+        subject = Subject(f"{self._label}closing", self._members)
+        if self._coordinator is not None:
+            coordinator = self._coordinator
+            wait_until(lambda: self._advanced(coordinator.gone() == self._transport.size - 1), subject)
+        with self._lock:
+            self._outbox.append((_LEAVE, reason))
+        wait_until(lambda: self._advanced(self._last_word and not self._outbox and not self._sent), subject)
+        if self._thread is not None:
+            self._thread.join()
+        self._drive.acquire()  # nobody touches the transport any more
+
+    def _advanced(self, done: bool) -> bool:
+        self._advance()
+        return done
 
     # The driver
 
@@ -313,6 +336,7 @@ class Engine:
         self._advance()
 
     def _coordinator_left(self, verdict: Verdict) -> None:
+        self._last_word = True
         if self._closed is None:
             self._closed = f"{verdict.error} and takes part in nothing more"
             self._closed_by = RankFailedError

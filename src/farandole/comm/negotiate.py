@@ -82,6 +82,10 @@ class Coordinator:
         self._table.clear()
         return [self._left_verdict(key) for key in keys]
 
+    def gone(self) -> int:
+        """How many ranks take part in nothing more."""
+        return len(self._left)
+
     def missing(self, key: str) -> list[int]:
         """World ranks that have not asked for a key that others wait for."""
         entry = self._table.get(key)

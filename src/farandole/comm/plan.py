@@ -13,6 +13,7 @@ One more piece counts, for every gradient, on how many ranks it exists: what no 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ class Entry(NamedTuple):
 
     @property
     def elements(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
 
 @dataclass(slots=True)
@@ -140,25 +141,26 @@ class GradientPlan:
 
     def _cut(self, staged: bool, bucket_bytes: int) -> None:
         bucket: list[int] = []
+        held = 0
         for index, entry in enumerate(self.entries):
             nbytes = entry.elements * _dtype(entry).itemsize
             alone = not staged and entry.group < 0 and nbytes >= DIRECT_BYTES
-            if bucket and (alone or self._full(bucket, index, bucket_bytes)):
+            full = entry.group < 0 and held + nbytes > bucket_bytes
+            if bucket and (alone or full or not self._alike(bucket[-1], index)):
                 self._add_bucket(bucket)
-                bucket = []
+                bucket, held = [], 0
             if alone:
                 self._add_direct(index, nbytes)
             else:
                 bucket.append(index)
+                held += nbytes
         if bucket:
             self._add_bucket(bucket)
 
-    def _full(self, bucket: list[int], index: int, bucket_bytes: int) -> bool:
-        last, new = self.entries[bucket[-1]], self.entries[index]
-        if last.dtype != new.dtype or last.group != new.group:
-            return True
-        held = sum(self.entries[i].elements for i in bucket) * _dtype(last).itemsize
-        return new.group < 0 and held + new.elements * _dtype(new).itemsize > bucket_bytes
+    def _alike(self, last: int, new: int) -> bool:
+        """Whether two entries may share a bucket."""
+        a, b = self.entries[last], self.entries[new]
+        return a.dtype == b.dtype and a.group == b.group
 
     def _add_bucket(self, indices: list[int]) -> None:
         counts = [self.entries[i].elements for i in indices]

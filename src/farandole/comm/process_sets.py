@@ -39,7 +39,14 @@ class SetRuntime:
         return self.members.index(rank)
 
     def close(self, reason: str) -> None:
+        """Take part in nothing more, on this rank alone."""
         self.engine.close(reason)
+
+    def close_together(self, reason: str) -> None:
+        """Close and give the communicators back. Collective over the set."""
+        self.engine.close_together(reason)
+        self.lane.free()
+        self._control.free()
 
 
 class ProcessSet:

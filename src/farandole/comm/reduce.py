@@ -117,6 +117,8 @@ class TwoLevel:
         self.members = tuple(members)
         self.table = AlgorithmTable.from_environment()
         self._scratch = threading.local()
+        self._slots = len(slot_bytes)
+        self._turn = self._slots
         self.node = node = transport.same_node()
         layout = Layout.gather(transport, node)
         exchange, self.fallback = (None, "") if node.size == 1 else open_exchange(node, slot_bytes)
@@ -175,7 +177,7 @@ class TwoLevel:
                 kernels.finish(how, source.astype(kernels.accumulator(source.dtype)), result)
         elif self.exchange is None:
             np.copyto(result, source)
-            self._cross(slot, result, how, key)
+            self._cross(slot, sequence, result, how, key)
         else:
             with _phase("WAIT_FOR_DATA"):
                 self._await(POSTED, slot, sequence, key)
@@ -241,7 +243,7 @@ class TwoLevel:
             with _phase("NODE_REDUCE"):
                 self._combine(exchange, slot, source, result, start, stop, how if one_node else how.unscaled())
             if not one_node:
-                self._cross(slot, result[start:stop], how, key)
+                self._cross(slot, sequence, result[start:stop], how, key)
             width = source.itemsize
             if not shared:
                 exchange.publish(slot, sequence, result, start * width, stop * width)
@@ -297,22 +299,35 @@ class TwoLevel:
 
     # Between nodes
 
-    def _cross(self, slot: int, part: AnyArray, how: Reduction, key: str) -> None:
+    def _cross(self, slot: int, sequence: int, part: AnyArray, how: Reduction, key: str) -> None:
         """part = all nodes' parts combined in node order, then scaled; in place."""
         cross = self.cross
         assert cross is not None
         algorithm = self.table.for_cross(part.nbytes, cross.size)
         with _phase("MPI_ALLREDUCE"):
-            if algorithm == "mpi" and self._cross_native(cross, part, how, key):
+            if self._cross_native(cross, algorithm == "mpi", slot, sequence, part, how, key):
                 return
             if algorithm == "exchange":
                 self._cross_exchange(cross, slot, part, how, key)
             else:
                 self._cross_scatter(cross, slot, part, how, key)
 
-    def _cross_native(self, cross: Transport, part: AnyArray, how: Reduction, key: str) -> bool:
-        out = np.empty_like(part)
-        request = cross.allreduce_native(part, out, how.combine)
+    def _cross_native(
+        self,
+        cross: Transport,
+        wanted: bool,
+        slot: int,
+        sequence: int,
+        part: AnyArray,
+        how: Reduction,
+        key: str,
+    ) -> bool:
+        """MPI's own reduction. It matches calls by their order, so threads take turns, slot by slot."""
+        turn = sequence * self._slots + slot
+        wait_until(lambda: self._turn >= turn, Subject(key, self.members))
+        out = np.empty_like(part) if wanted else part
+        request = cross.allreduce_native(part, out, how.combine) if wanted else None
+        self._turn = turn + 1
         if request is None:
             return False
         self._complete([request], key)

@@ -286,7 +286,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         return False
     world.transport.allgather_object(set_id)
     if process_set.included():
-        process_set.runtime().close("has removed the process set")
+        process_set.runtime().close_together("has removed the process set")
     process_set.detach()
     del world.sets[set_id]
     return True
