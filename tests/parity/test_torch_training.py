@@ -11,7 +11,7 @@ from ranktest import rank_test
 
 TOLERANCE = 1e-11
 STEPS = 4
-ROWS = 12
+ROWS = 72  # over 1, 2 or 3 ranks and 2, 3 or 4 passes without a remainder
 
 
 class Data:

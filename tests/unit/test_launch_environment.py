@@ -9,7 +9,11 @@ import pytest
 from farandole.launch.binding import numa_nodes, share_of_cores, share_of_nodes
 from farandole.launch.environment import THREAD_VARIABLES, rank_environment, rank_threads, usable_cores
 
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296"}
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": "1073741824",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
 
 
 def test_every_library_gets_the_same_number_of_threads() -> None:

@@ -12,7 +12,7 @@ import os
 import pickle
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from farandole.comm.transport import AnyArray, LocalTransport, Request, Transpor
 from farandole.comm.waiting import Subject, wait_until
 from farandole.errors import FarandoleError
 
-__all__ = ["MpiTransport", "describe", "from_communicator", "thread_level", "world"]
+__all__ = ["MpiTransport", "describe", "from_communicator", "some_ranks", "thread_level", "world"]
 
 # One MPI call moves at most this many bytes: MPI-3 libraries count in 32-bit integers.
 MESSAGE_BYTES = 1 << 30
@@ -86,6 +86,13 @@ def world() -> Transport:
     """A duplicate of MPI_COMM_WORLD, or one rank alone where there is no MPI library. Collective."""
     mpi = _mpi()
     return LocalTransport() if mpi is None else MpiTransport(mpi, mpi.COMM_WORLD.Dup())
+
+
+def some_ranks(choose: Callable[[int, int], Sequence[int]]) -> Transport:
+    """Those ranks of MPI_COMM_WORLD that `choose(rank, size)` gives. Collective over them only."""
+    mpi = _mpi()
+    everyone = LocalTransport() if mpi is None else MpiTransport(mpi, mpi.COMM_WORLD)
+    return everyone.subset(choose(everyone.rank, everyone.size))
 
 
 def from_communicator(comm: Any) -> Transport:

@@ -25,7 +25,7 @@ import numpy as np
 from farandole.comm import mpi, waiting
 from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
 from farandole.comm.reduce import Layout, fallbacks
-from farandole.comm.transport import LocalTransport, Transport
+from farandole.comm.transport import Transport
 from farandole.comm.watchdog import StallSettings, Watchdog, alive
 from farandole.errors import (
     EngineStopped,
@@ -188,11 +188,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         if comm is None:
             check_world_size(transport.size, os.environ)
         world = World(transport)
-        global_process_set.ranks = list(range(world.size))
-        world.register(global_process_set)
-        if process_sets is not None and process_sets != "dynamic":
-            for item in process_sets:
-                world.register(item if isinstance(item, ProcessSet) else ProcessSet(item))
+        try:
+            _register_all(world, [] if process_sets in (None, "dynamic") else process_sets)
+        except BaseException:
+            world.close("could not start")
+            raise
         _world = world
         world.watchdog.start()
         _install_hooks()
@@ -202,16 +202,29 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             start_timeline(path)
 
 
+def _register_all(world: World, process_sets: Sequence[Any]) -> None:
+    global_process_set.ranks = list(range(world.size))
+    world.register(global_process_set)
+    for item in process_sets:
+        world.register(item if isinstance(item, ProcessSet) else ProcessSet(item))
+
+
 def _transport(comm: Any) -> Transport:
     if comm is None:
         return mpi.world()
     if hasattr(comm, "Get_rank"):
         return mpi.from_communicator(comm)
-    everyone = mpi.world()
-    ranks = sorted(int(rank) for rank in comm)
-    if everyone.rank not in ranks:
-        raise SettingsError(f"init(comm={ranks}): rank {everyone.rank} is not in it and must not call init()")
-    return LocalTransport() if everyone.size == 1 else everyone.subset(ranks)
+    return mpi.some_ranks(lambda rank, size: _some_ranks(sorted(int(r) for r in comm), rank, size))
+
+
+def _some_ranks(ranks: list[int], rank: int, size: int) -> list[int]:
+    """The ranks given to init(), which this one must be among."""
+    check_world_size(size, os.environ)
+    if not ranks or ranks[0] < 0 or ranks[-1] >= size or len(set(ranks)) < len(ranks):
+        raise SettingsError(f"init(comm={ranks}): give different ranks; MPI has ranks 0 to {size - 1}")
+    if rank not in ranks:
+        raise SettingsError(f"init(comm={ranks}): rank {rank} is not in it and must not call init()")
+    return ranks
 
 
 def shutdown() -> None:
@@ -380,7 +393,9 @@ def _install_hooks() -> None:
 def _forget() -> None:
     """A forked child (a DataLoader worker) is no rank."""
     global _world
-    _world = None
+    world, _world = _world, None
+    for process_set in world.sets.values() if world is not None else ():
+        process_set.detach()
 
 
 def _end_everyone(kind: type[BaseException], error: BaseException) -> None:
