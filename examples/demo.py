@@ -67,13 +67,13 @@ def main() -> None:
     add = parser.add_argument
     add("--out", type=Path, default=OUT, metavar="DIR", help="where results go; default: %(default)s")
     add("--epochs", type=int, default=4)
-    add("--samples", type=int, default=8192)
+    add("--samples", type=int, default=16384)
     add("--width", type=int, default=1280, help="of the hidden layers; the default makes 3.3 million parameters")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 
     threads = max(1, len(os.sched_getaffinity(0)) // MOST_RANKS)
-    work = ["--global-batch", "256", "--epochs", str(options.epochs), "--samples", str(options.samples)]
+    work = ["--global-batch", "512", "--epochs", str(options.epochs), "--samples", str(options.samples)]
     work += ["--width", str(options.width)]
     runs = [launch(ranks, threads, options.out, work) for ranks in (1, MOST_RANKS)]
 

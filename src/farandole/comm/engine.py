@@ -69,12 +69,17 @@ class Engine:
         members: tuple[int, ...],
         run_batch: Callable[[list[tuple[Operation, Verdict]]], list[Any]],
         label: str,
+        crossed: Callable[[str], None],
     ) -> None:
-        """`run_batch` carries out operations whose verdicts came together (it may fuse them)."""
+        """`run_batch` carries out operations whose verdicts came together (it may fuse them).
+
+        `crossed` hears the keys of operations that never took place, because the peers were in others.
+        """
         self._transport = transport
         self._members = members
         self._label = label
         self._run_batch = run_batch
+        self._crossed = crossed
         self._coordinator = Coordinator(members) if transport.rank == 0 else None
         self._lock = threading.Lock()
         self._drive = threading.Lock()
@@ -333,6 +338,8 @@ class Engine:
         if self._end(handle, error=error):
             with self._lock:
                 self._outbox.append((_WITHDRAW, handle.key))
+            if isinstance(error, MismatchError):
+                self._crossed(handle.key)
         self._advance()
 
     def _coordinator_left(self, verdict: Verdict) -> None:

@@ -66,6 +66,10 @@ class Kernels(Protocol):
         """total = total (combine) x."""
         ...
 
+    def last(self, reduction: Reduction, a: AnyArray, b: AnyArray, total: AnyArray, out: AnyArray) -> None:
+        """out = (a (combine) b) * multiply / divide, in out's type; `total` is scratch and may be `a`."""
+        ...
+
     def finish(self, reduction: Reduction, total: AnyArray, out: AnyArray) -> None:
         """out = total * multiply / divide, in out's type."""
         ...
@@ -82,6 +86,13 @@ class NumpyKernels:
 
     def add(self, combine: str, total: AnyArray, x: AnyArray) -> None:
         _UFUNCS[combine](total, x.astype(total.dtype, copy=False), out=total)
+
+    def last(self, reduction: Reduction, a: AnyArray, b: AnyArray, total: AnyArray, out: AnyArray) -> None:
+        if not reduction.scales and out.dtype == total.dtype:
+            self.first(reduction.combine, a, b, out)
+        else:
+            self.first(reduction.combine, a, b, total)
+            self.finish(reduction, total, out)
 
     def finish(self, reduction: Reduction, total: AnyArray, out: AnyArray) -> None:
         if not reduction.scales:

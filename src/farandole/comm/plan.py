@@ -272,6 +272,9 @@ class GradientPlan:
             self._posted = [False] * len(self._pieces)
             for piece in self._pieces[:-1]:
                 piece.waiting = len(piece.entries)
+                if piece.buffer is None:
+                    # Backward's next gradient can then take the memory of this one.
+                    piece.array = None
 
     def _post(self, place: int) -> None:
         array = self._pieces[place].array
@@ -368,14 +371,15 @@ class GradientPlan:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=1.0)
         if self._window is not None:
             self._window.close()
 
     def close(self) -> None:
         """Give everything back. Collective: every rank of the set calls it."""
         self.retire()
-        for thread in self._threads:
-            thread.join()
         self._two_level.free()
         self._transport.free()
 

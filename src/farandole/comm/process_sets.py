@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,13 +25,21 @@ class SetRuntime:
         self.fusion_bytes = fusion_bytes
         self.lane = Lane(transport, members, label, fusion_bytes)
         self._control = transport.duplicate()
-        self.engine = Engine(self._control, members, run_batch, label)
+        self.engine = Engine(self._control, members, run_batch, label, self._take_back)
         self._counters: dict[str, int] = {}
 
     def next_name(self, kind: str) -> str:
         """Operations without a name are numbered, in the order in which a rank submits them."""
         count = self._counters[kind] = self._counters.get(kind, 0) + 1
         return f"noname.{count}"
+
+    def _take_back(self, key: str) -> None:
+        """The number of an operation that no other rank has counted, so that later ones meet again."""
+        found = re.fullmatch(r"(\w+)\.noname\.(\d+)(\.size)?", key)
+        if found is not None:
+            kind = found[1] + ("_object" if found[3] else "")
+            if self._counters.get(kind) == int(found[2]):
+                self._counters[kind] -= 1
 
     def local(self, rank: int) -> int:
         """A world rank's number within the set."""

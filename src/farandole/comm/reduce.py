@@ -20,7 +20,7 @@ import contextlib
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -286,8 +286,7 @@ class TwoLevel:
                 else exchange.read_source(slot, local, at * source.itemsize, reads[local & 1][:span])
                 for local in range(neighbours)
             )
-            _combine_chunk(kernels, how.combine, arrays, part)
-            kernels.finish(how, part, result[at:end])
+            _combine_chunk(kernels, how, arrays, neighbours, part, result[at:end])
 
     def _chunk(self, name: str, dtype: np.dtype[Any], count: int) -> AnyArray:
         """A buffer of this thread's, kept."""
@@ -365,8 +364,7 @@ class TwoLevel:
         for at in range(0, out.size, step):
             end = min(at + step, out.size)
             part = total[: end - at]
-            _combine_chunk(kernels, how.combine, (a[at:end] for a in arrays), part)
-            kernels.finish(how, part, out[at:end])
+            _combine_chunk(kernels, how, (a[at:end] for a in arrays), len(arrays), part, out[at:end])
 
     def _complete(self, requests: list[Request], key: str) -> None:
         def done() -> bool:
@@ -375,9 +373,17 @@ class TwoLevel:
         wait_until(done, Subject(key, self.members))
 
 
-def _combine_chunk(kernels: Kernels, combine: str, arrays: Any, total: AnyArray) -> None:
-    """total = the arrays combined, first to last."""
+def _combine_chunk(
+    kernels: Kernels, how: Reduction, arrays: Iterable[AnyArray], count: int, total: AnyArray, out: AnyArray
+) -> None:
+    """out = the arrays combined, first to last, and scaled; `total` is scratch."""
     stream = iter(arrays)
-    kernels.first(combine, next(stream), next(stream), total)
-    for array in stream:
-        kernels.add(combine, total, array)
+    so_far = next(stream)
+    for number, array in enumerate(stream, start=2):
+        if number == count:
+            kernels.last(how, so_far, array, total, out)
+        elif number == 2:
+            kernels.first(how.combine, so_far, array, total)
+        else:
+            kernels.add(how.combine, total, array)
+        so_far = total

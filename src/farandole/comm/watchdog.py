@@ -299,18 +299,24 @@ class Watchdog:
                 known, ranks = oldest.get(wait.key, (wait, set()))
                 oldest[wait.key] = (max(known, wait, key=lambda w: w.waited_s), ranks | {rank})
         hub.warned = {key: at for key, at in hub.warned.items() if key in oldest}
-        due: dict[str, list[Wait]] = {}
+        groups: dict[str, list[Wait]] = {}
         for key, (wait, ranks) in oldest.items():
             where = self._where(hub, wait, ranks)
-            if self._settings.warn_s and wait.waited_s >= hub.warned.get(key, self._settings.warn_s):
-                hub.warned[key] = 2 * wait.waited_s
-                due.setdefault(where, []).append(wait)
+            groups.setdefault(where, []).append(wait)
             if self._settings.abort_s and wait.waited_s > self._settings.abort_s:
                 text = f"{_waited([wait])}; {where}; the limit is {self._settings.abort_s:g} s"
                 for rank in ranks:
                     self._end(hub, rank, "stalled", key, text)
-        for where, waits in due.items():
+        for where, waits in groups.items():
+            self._warn(hub, where, waits)
+
+    def _warn(self, hub: _Hub, where: str, waits: list[Wait]) -> None:
+        """Speak once of all that stand alike when the first of them is due, and again after twice the time."""
+        warn_s = self._settings.warn_s
+        if warn_s and any(wait.waited_s >= hub.warned.get(wait.key, warn_s) for wait in waits):
             _say(f"stalled: {_waited(waits)}; {where}")
+            again_s = 2 * max(wait.waited_s for wait in waits)
+            hub.warned |= {wait.key: again_s for wait in waits}
 
     def _where(self, hub: _Hub, wait: Wait, ranks: set[int]) -> str:
         missing = [f"rank {rank} ({_place(hub.reports.get(rank))})" for rank in missing_ranks(wait, hub.reports)]

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from farandole.comm import mpi, waiting
+from farandole.comm.plan import GradientPlan
 from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
 from farandole.comm.reduce import Layout, fallbacks
 from farandole.comm.transport import Transport
@@ -106,6 +108,7 @@ class World:
         self.node, self.local_rank = self.layout.place(self.rank)
         self.local_size = len(self.layout.nodes[self.node])
         self.sets: dict[int, ProcessSet] = {}
+        self.plans: weakref.WeakSet[GradientPlan] = weakref.WeakSet()
         self.next_set = 0
         self.fusion_bytes = _setting("FUSION_THRESHOLD", _DEFAULT_FUSION_BYTES)
         self.record: dict[str, Any] = {"allocator": tune_allocator()}
@@ -154,6 +157,9 @@ class World:
         return ranks
 
     def close(self, reason: str) -> None:
+        # Threads that outlive the interpreter can crash it.
+        for plan in list(self.plans):
+            plan.retire()
         self.watchdog.stop(reason)
         for process_set in self.sets.values():
             if process_set.included():

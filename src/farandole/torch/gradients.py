@@ -125,20 +125,23 @@ class GradientReducer:
         entries = [self._entry(slot) for slot in self._slots]
         team = self.settings.team
         allowed = threads_allowed(team.threads, mpi.thread_level())
-        packed = self.settings.compression.wire is not None or any(staged(s.parameter) for s in self._slots)
+        wire = self.settings.compression.wire
+        elsewhere = any(staged(slot.parameter) for slot in self._slots)
         bucket_bytes = min(BUCKET_BYTES, current().fusion_bytes)
         op = "Sum" if self.settings.how.divide == 1 else "Average"
-        way = f"{self._label} with op={op}, buckets of {bucket_bytes} bytes, packed={packed}"
+        place = "device" if elsewhere else "host"
+        way = f"{self._label} with op={op}, compression={wire}, buckets of {bucket_bytes} bytes, {place} tensors"
         _agree(self.settings.process_set, f"plan.{number}", way, entries)
         plan = GradientPlan(
             runtime,
             f"{self._label}.{number}",
             entries,
             how=self.settings.how,
-            staged=packed,
+            staged=elsewhere or wire is not None,
             team=Team(threads=allowed, stats_every=team.stats_every),
             bucket_bytes=bucket_bytes,
         )
+        current().plans.add(plan)
         current().record.setdefault("plans", []).append(plan.describe())
         return plan
 

@@ -1,0 +1,175 @@
+"""Under plain mpiexec: when one rank dies, however it dies, all end within seconds and leave nothing behind."""
+
+import random
+import textwrap
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from ranktest import run_ranks
+
+LIMIT_S = 10.0
+
+# `fault()` is what the victim does; it notes the time first.
+BEGIN = """
+import os, signal, sys, threading, time
+import numpy as np
+import farandole as fd
+
+def fault(kind):
+    result({"at": time.time()})
+    if kind == "raise":
+        raise ValueError("the batch is bad")
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "terminate":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "_exit":
+        os._exit(0)
+
+fd.init()
+fd.barrier()
+victim, kind = int(sys.argv[1]), sys.argv[2]
+me = fd.rank() == victim
+"""
+
+PLACES = {
+    "before an allreduce": """
+        for step in range(1000):
+            if me and step == 20:
+                fault(kind)
+                sys.exit(0)
+            fd.allreduce(np.ones(4), name="loss")
+    """,
+    "while others wait for asynchronous operations": """
+        if me:
+            time.sleep(0.2)
+            fault(kind)
+            sys.exit(0)
+        handles = [fd.allreduce_async(np.ones(50_000), name=f"g.{i}") for i in range(10)]
+        time.sleep(0.5)
+        for handle in handles:
+            fd.synchronize(handle)
+    """,
+    "in a broadcast": """
+        weights = np.zeros(30_000_000)
+        if me:
+            threading.Thread(target=lambda: (time.sleep(0.3), fault(kind)), daemon=True).start()
+        while True:
+            fd.broadcast_(weights, 0, name="weights")
+    """,
+    "in a large allreduce": """
+        gradients = np.ones(10_000_000, np.float32)
+        if me:
+            threading.Thread(target=lambda: (time.sleep(0.3), fault(kind)), daemon=True).start()
+        while True:
+            fd.allreduce_(gradients, name="gradients")
+    """,
+    "before a barrier of a process set": """
+        pair = fd.add_process_set([0, victim] if victim else [0, 1])
+        if me:
+            fault(kind)
+            sys.exit(0)
+        if pair.included():
+            fd.barrier(pair)
+        fd.allreduce(np.ones(4))
+    """,
+    "in a training step": """
+        import torch
+        import farandole.torch as hvd
+        model = torch.nn.Sequential(torch.nn.Linear(700, 700), torch.nn.Linear(700, 1))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        for step in range(100_000):
+            optimizer.zero_grad()
+            model(torch.ones(2, 700)).sum().backward()
+            if me and step == 20:
+                fault(kind)
+                sys.exit(0)
+            optimizer.step()
+    """,
+}
+
+# (where, which rank of 3, how, what the survivors or the victim say)
+CASES = [
+    ("before an allreduce", 1, "raise", "ValueError: the batch is bad"),
+    ("before an allreduce", 0, "raise", "ValueError: the batch is bad"),
+    ("before an allreduce", 2, "kill", ""),
+    ("before an allreduce", 1, "exit", "allreduce.loss: rank 1 has exited and takes part in nothing more"),
+    ("before an allreduce", 0, "exit", "rank 0 has exited and takes part in nothing more"),
+    ("before an allreduce", 2, "return", "allreduce.loss: rank 2 has exited and takes part in nothing more"),
+    ("before an allreduce", 1, "_exit", "rank 1 (process "),
+    ("before an allreduce", 0, "_exit", "rank 0 (process "),
+    ("while others wait for asynchronous operations", 1, "raise", "ValueError: the batch is bad"),
+    ("while others wait for asynchronous operations", 2, "exit", "rank 2 has exited"),
+    ("while others wait for asynchronous operations", 0, "_exit", "rank 0 (process "),
+    ("in a broadcast", 2, "kill", ""),
+    ("in a broadcast", 0, "_exit", "rank 0 (process "),
+    ("in a large allreduce", 1, "kill", ""),
+    ("in a large allreduce", 1, "_exit", "rank 1 (process "),
+    ("before a barrier of a process set", 1, "exit", "rank 1 has exited"),
+    ("in a training step", 1, "kill", ""),
+    ("in a training step", 2, "exit", "rank 2 has exited"),
+]
+
+
+def die(place, victim, kind, *, ranks=3, env=None):
+    """Run it; seconds from the fault to the end of the job, its exit code and what it said."""
+    script = BEGIN + textwrap.dedent(PLACES[place])
+    started = time.time()
+    run = run_ranks(ranks, script, args=[str(victim), kind], env=env, timeout=60, expect=None)
+    return started + run.seconds - run.by_rank[victim]["at"], run.returncode, run.stderr
+
+
+@pytest.fixture(scope="module")
+def deaths(request):
+    """They mostly wait: a few at a time."""
+    wanted = {item.callspec.params["case"] for item in request.session.items if "case" in getattr(item, "fixturenames", ())}
+    with ThreadPoolExecutor(3) as pool:
+        futures: dict[tuple, Future] = {case: pool.submit(die, *case[:3]) for case in CASES if case in wanted}
+        yield futures
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].replace(' ', '_')}-{case[2]}-{case[1]}")
+def test_a_rank_that_dies_ends_the_job(deaths, case):
+    seconds, code, said = deaths[case].result()
+    assert seconds < LIMIT_S, f"{seconds:.1f} s, {said}"
+    assert code != 0, said
+    assert case[3] in said
+
+
+def test_nothing_is_lost_when_a_rank_ends_early_in_good_order():
+    script = """
+        import time, numpy as np, farandole as fd
+        fd.init()
+        fd.barrier()
+        if fd.rank() != 1:
+            time.sleep(2)
+        result(fd.rank())
+    """
+    assert run_ranks(3, script, expect=0).results == [0, 1, 2]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)
+def test_ranks_that_die_anywhere_at_random():
+    seed = random.randrange(10**6)
+    draw = random.Random(seed)
+    end = time.monotonic() + 600
+    count = 0
+    while time.monotonic() < end:
+        ranks = draw.choice([2, 3, 4])
+        place = draw.choice([p for p in PLACES if p != "in a training step"] * 4 + ["in a training step"])
+        victim = draw.randrange(ranks) if place != "before a barrier of a process set" else 1
+        kind = draw.choice(["raise", "kill", "terminate", "exit", "return", "_exit"])
+        if place.startswith("in a") and place != "in a training step":
+            kind = draw.choice(["kill", "terminate", "_exit"])  # a thread cannot raise for its rank
+        env = {"FARANDOLE_NODE_EXCHANGE": draw.choice(["direct", "window", "none"])}
+        told = f"seed {seed}, run {count}: {ranks} ranks, rank {victim}, {kind} {place}, {env}"
+        seconds, code, said = die(place, victim, kind, ranks=ranks, env=env)
+        assert seconds < LIMIT_S and code != 0, f"{told}: {seconds:.1f} s, exit code {code}\n{said}"
+        count += 1
+    print(f"{count} deaths")

@@ -1,0 +1,423 @@
+"""DistributedOptimizer: its arguments, its order of calls, and what it says when they are wrong."""
+
+import contextlib
+import gc
+import threading
+import warnings
+
+import pytest
+from ranktest import rank_test
+
+SMALL, LARGE = 5, 300_000  # packed; reduced where it lies
+
+
+def weights(*sizes):
+    import torch
+
+    return [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
+
+
+def sgd(hvd, parameters, **options):
+    import torch
+
+    return hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), **options)
+
+
+def backward(hvd, parameters, factor=1.0):
+    """Rank r's gradient is r + 1 everywhere."""
+    sum((p * (hvd.rank() + 1)).sum() for p in parameters).mul(factor).backward()
+
+
+def total(hvd):
+    """The sum of all ranks' gradients."""
+    return hvd.size() * (hvd.size() + 1) / 2
+
+
+def assert_all(parameters, value):
+    import torch
+
+    for p in parameters:
+        torch.testing.assert_close(p.detach(), torch.full_like(p, value))
+
+
+# Arguments
+
+
+@rank_test(n=[1, 2, 3], door="torch")
+def test_average_sum_and_predivide(hvd):
+    mean = total(hvd) / hvd.size()
+    expected = {"Average": mean, "Sum": total(hvd)}
+    for op, value in expected.items():
+        parameters = weights(SMALL, LARGE)
+        optimizer = sgd(hvd, parameters, op=getattr(hvd, op))
+        backward(hvd, parameters)
+        optimizer.step()
+        assert_all(parameters, -value)
+    parameters = weights(SMALL, LARGE)
+    optimizer = sgd(hvd, parameters, gradient_predivide_factor=3.0)
+    backward(hvd, parameters)
+    optimizer.step()
+    assert_all(parameters, -mean)
+
+
+@rank_test(n=2, door="torch")
+def test_arguments_that_cannot_work(hvd):
+    for op in (hvd.Adasum, hvd.Min, hvd.Max, hvd.Product):
+        with pytest.raises(ValueError, match="Average or Sum"):
+            sgd(hvd, weights(SMALL), op=op)
+    with pytest.raises(ValueError, match="op=Average"):
+        sgd(hvd, weights(SMALL), op=hvd.Sum, gradient_predivide_factor=2.0)
+    with pytest.raises(ValueError, match="num_groups=-1"):
+        sgd(hvd, weights(SMALL), num_groups=-1)
+    with pytest.raises(ValueError, match="backward_passes_per_step=0"):
+        sgd(hvd, weights(SMALL), backward_passes_per_step=0)
+    optimizer = sgd(hvd, weights(SMALL))
+    with pytest.raises(ValueError, match="backward_passes_per_step=-2"):
+        optimizer.set_backward_passes_per_step(-2)
+    with pytest.raises(ValueError, match="already"):
+        hvd.DistributedOptimizer(optimizer)
+
+
+@rank_test(n=2, door="torch")
+def test_names_of_parameters(hvd):
+    a, b = weights(SMALL, LARGE)
+    with pytest.raises(ValueError, match=r"names twice: same"):
+        sgd(hvd, [a, b], named_parameters=[("same", a), ("same", b)])
+    with pytest.raises(ValueError, match="lacks names for 1 parameters"):
+        sgd(hvd, [a, b], named_parameters=[("a", a)])
+    with pytest.raises(ValueError, match="pairs"):
+        sgd(hvd, [a, b], named_parameters=[a, b])
+    optimizer = sgd(hvd, [a], named_parameters=iter([("a", a), ("of another optimizer", b)]))
+    a.grad = a + 1
+    optimizer.step()
+    assert_all([a], -1)
+
+
+@rank_test(n=[1, 2, 3], door="torch")
+@pytest.mark.parametrize("compression, digits", [("fp16", 11), ("bf16", 8)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_compression(hvd, compression, digits, dtype):
+    """Each rank's gradient is rounded once and the mean once more: half a unit in the last of `digits` bits each."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    digits = min(digits, 8) if dtype == "bfloat16" else digits  # 16 bits travel as they are
+    parameters = [torch.nn.Parameter(torch.zeros(size, dtype=kind)) for size in (SMALL, LARGE, 7)]
+    optimizer = sgd(hvd, parameters, compression=getattr(hvd.Compression, compression))
+    gradients = [
+        [torch.rand(p.shape, generator=torch.Generator().manual_seed(rank)).to(kind) + 0.5 for p in parameters]
+        for rank in range(hvd.size())
+    ]
+    for _ in range(2):
+        optimizer.zero_grad()
+        for p, gradient in zip(parameters, gradients[hvd.rank()]):
+            (p * gradient).sum().backward()
+        optimizer.synchronize()
+        for index, p in enumerate(parameters):
+            mean = torch.stack([of_rank[index].double() for of_rank in gradients]).mean(0)
+            assert p.grad.dtype == kind
+            torch.testing.assert_close(p.grad.double(), mean, rtol=2 * 2.0**-digits, atol=0)
+        assert hvd.check_buffers_match([p.grad for p in parameters]) == 0
+        with optimizer.skip_synchronize():
+            optimizer.step()
+
+
+@rank_test(n=[2, 3], door="torch")
+def test_groups_change_nothing_but_the_buckets(hvd):
+    import torch
+
+    sizes = [SMALL, LARGE, 3, 7, LARGE, 2]
+
+    def train(groups_of):
+        parameters = weights(*sizes)
+        parameters.append(torch.nn.Parameter(torch.zeros(4, dtype=torch.float64)))
+        optimizer = sgd(hvd, parameters, **groups_of(parameters))
+        for _ in range(2):
+            optimizer.zero_grad()
+            backward(hvd, parameters)
+            optimizer.step()
+        assert_all(parameters, -2 * total(hvd) / hvd.size())
+        return hvd.describe()["plans"][-1]["pieces"]
+
+    train(lambda ps: {"num_groups": 2})
+    train(lambda ps: {"num_groups": 100})
+    train(lambda ps: {"groups": 3})
+    train(lambda ps: {"groups": [[ps[0], ps[4]], [ps[5], ps[6]]]})
+    apart = train(lambda ps: {})
+    together = train(lambda ps: {"groups": [ps[:6]]})
+    assert (apart, together) == (6, 2)
+
+
+# Sparse gradients
+
+
+@rank_test(n=2, door="torch")
+def test_sparse_gradients_are_refused_by_name(hvd):
+    import torch
+
+    embedding = torch.nn.Embedding(10, 3, sparse=True)
+    optimizer = sgd(hvd, embedding.parameters(), named_parameters=embedding.named_parameters())
+    with pytest.raises(ValueError, match=r"gradient of weight is sparse.*sparse_as_dense=True"):
+        embedding(torch.tensor([1, 2])).sum().backward()
+    assert optimizer.param_groups[0]["lr"] == 1.0
+
+
+@rank_test(n=[1, 2, 3], door="torch")
+def test_sparse_gradients_made_dense(hvd):
+    import torch
+
+    tables = {rows: torch.nn.Embedding(rows, 4, sparse=True) for rows in (10, 80_000)}
+    plain = {rows: torch.nn.Embedding(rows, 4, _weight=table.weight.detach().clone()) for rows, table in tables.items()}
+    hvd.broadcast_parameters([(str(rows), table.weight) for rows, table in (tables | plain).items()], root_rank=0)
+    for rows in tables:
+        plain[rows].weight.data.copy_(tables[rows].weight)
+    optimizer = sgd(hvd, [table.weight for table in tables.values()], sparse_as_dense=True)
+    reference = torch.optim.SGD([table.weight for table in plain.values()], lr=1.0)
+    everyone = [torch.tensor([rank, rank + 1, 5]) for rank in range(hvd.size())]
+    for _ in range(2):
+        optimizer.zero_grad()
+        reference.zero_grad()
+        sum(table(everyone[hvd.rank()]).sum() for table in tables.values()).backward()
+        sum(table(rows).sum() / hvd.size() for table in plain.values() for rows in everyone).backward()
+        optimizer.step()
+        reference.step()
+    for rows, table in tables.items():
+        torch.testing.assert_close(table.weight, plain[rows].weight)  # float32 rounding of a mean over 3
+
+
+# The order of calls
+
+
+@rank_test(n=[1, 2, 3], door="torch")
+def test_step_after_synchronize_warns_once_and_reduces_once(hvd):
+    parameters = weights(SMALL, LARGE)
+    optimizer = sgd(hvd, parameters, op=hvd.Sum)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            optimizer.zero_grad()
+            backward(hvd, parameters)
+            optimizer.synchronize()
+            optimizer.step()
+    assert_all(parameters, -3 * total(hvd))
+    assert ["skip_synchronize" in str(warning.message) for warning in caught] == [True]
+
+
+@rank_test(n=2, door="torch")
+def test_step_that_skips_synchronize_does_not_warn(hvd):
+    parameters = weights(SMALL, LARGE)
+    optimizer = sgd(hvd, parameters, op=hvd.Sum)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for closure in (None, lambda: None):
+            optimizer.zero_grad()
+            backward(hvd, parameters)
+            optimizer.synchronize()
+            with optimizer.skip_synchronize():
+                optimizer.step(closure)
+        optimizer.zero_grad()
+        backward(hvd, parameters)
+        optimizer.step()
+    assert_all(parameters, -3 * total(hvd))
+
+
+@rank_test(n=2, door="torch")
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_clipping_before_synchronize_is_an_error(hvd, size):
+    import torch
+
+    parameters = weights(size)
+    optimizer = sgd(hvd, parameters, named_parameters=[("layer.weight", parameters[0])])
+    backward(hvd, parameters)
+    torch.nn.utils.clip_grad_norm_(parameters, 0.1)
+    with pytest.raises(ValueError, match=r"layer\.weight.*synchronize\(\) before clipping"):
+        optimizer.step()
+    assert_all(parameters, 0)
+    optimizer.zero_grad()
+    backward(hvd, parameters)
+    optimizer.step()
+    assert_all(parameters, -1.5)
+
+
+@rank_test(n=[1, 2], door="torch")
+def test_zero_grad_while_gradients_are_on_their_way(hvd):
+    parameters = weights(SMALL, LARGE)
+    optimizer = sgd(hvd, parameters)
+    for _ in range(2):
+        backward(hvd, parameters)
+        with pytest.raises(AssertionError, match=r"before step\(\)"):
+            optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert_all(parameters, -total(hvd) / hvd.size() * 2)
+
+
+@rank_test(n=[1, 2], door="torch")
+def test_one_backward_too_many(hvd):
+    parameters = weights(SMALL)
+    optimizer = sgd(hvd, parameters, named_parameters=[("bias", parameters[0])], backward_passes_per_step=2)
+    for _ in range(2):
+        backward(hvd, parameters)
+    with pytest.raises(AssertionError, match=r"gradient of bias.*backward_passes_per_step=2"):
+        backward(hvd, parameters)
+    with contextlib.suppress(ValueError):  # the third pass has changed what was being reduced
+        optimizer.synchronize()
+    optimizer.zero_grad()
+    backward(hvd, parameters)
+    optimizer.step()
+    assert_all(parameters, -total(hvd) / hvd.size())
+
+
+@rank_test(n=[2, 3], door="torch")
+def test_a_look_at_the_groups_on_one_rank(hvd):
+    """param_groups waits for gradients that are on their way; the others need not look."""
+    parameters = weights(SMALL, LARGE)
+    optimizer = sgd(hvd, parameters, op=hvd.Sum)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            optimizer.zero_grad()
+            backward(hvd, parameters)
+            if hvd.rank() == 0:
+                assert optimizer.param_groups[0]["params"][1].grad[0] == total(hvd)
+            optimizer.step()
+    assert_all(parameters, -2 * total(hvd))
+
+
+# Parameters that come later
+
+
+@rank_test(n=[1, 2, 3], door="torch")
+@pytest.mark.parametrize("op", ["Average", "Sum"])
+def test_parameters_added_after_wrapping(hvd, op):
+    """Also where the first step afterwards lacks gradients on one rank, and where old gradients are kept."""
+    first, later = weights(SMALL, LARGE), weights(3, LARGE)
+    optimizer = sgd(hvd, first, op=getattr(hvd, op))
+    value = total(hvd) if op == "Sum" else total(hvd) / hvd.size()
+    backward(hvd, first)
+    optimizer.step()
+    optimizer.add_param_group({"params": later, "lr": 2.0})
+    optimizer.zero_grad(set_to_none=False)
+    backward(hvd, later if hvd.rank() == 0 else first + later)
+    optimizer.step()
+    without_first_rank = value - (1 if op == "Sum" else 1 / hvd.size())
+    assert_all(first, -value - without_first_rank)
+    assert_all(later, -2 * value)
+
+
+@rank_test(n=2, door="torch")
+def test_parameters_added_at_a_wrong_moment_or_in_a_wrong_way(hvd):
+    first, later = weights(SMALL), weights(3)
+    optimizer = sgd(hvd, first)
+    backward(hvd, first)
+    with pytest.raises(AssertionError, match=r"before step\(\)"):
+        optimizer.add_param_group({"params": later})
+    optimizer.step()
+    optimizer.param_groups[0]["params"].append(later[0])
+    backward(hvd, later)
+    with pytest.raises(ValueError, match="add_param_group"):
+        optimizer.step()
+
+
+# Ranks that differ
+
+
+@rank_test(n=[2, 3], door="torch")
+def test_models_that_differ_are_named_on_every_rank(hvd):
+    import torch
+
+    from farandole.errors import PlanMismatchError
+
+    last = hvd.size() - 1
+    odd = hvd.rank() == last
+
+    def named(**shapes):
+        return [(name, torch.nn.Parameter(torch.zeros(shape))) for name, shape in shapes.items()]
+
+    cases = {
+        "shape": (named(a=3, b=(4, 2) if odd else 4), rf"rank 0 has 'b' float32 \(4,\), rank {last} has 'b' .*\(4, 2\)"),
+        "name": (named(a=3, **{"x" if odd else "b": 4}), f"rank 0 has 'b'.*rank {last} has 'x'"),
+        "count": (named(a=3, **({"b": 4} if odd else {})), f"rank 0 has 1 .*rank {last} has 2 .*'b'"),
+    }
+    for kind, (pairs, message) in cases.items():
+        with pytest.raises(PlanMismatchError, match=message):
+            sgd(hvd, [p for _, p in pairs], named_parameters=pairs)
+        assert hvd.allreduce(torch.ones(2)).tolist() == [1, 1], kind
+    wide = [torch.nn.Parameter(torch.zeros(3, dtype=torch.float64 if odd else torch.float32))]
+    with pytest.raises(PlanMismatchError, match=f"rank 0 has .*float32.*rank {last} has .*float64"):
+        sgd(hvd, wide)
+    turned = [torch.nn.Parameter(torch.zeros(3, 4).t() if odd else torch.zeros(4, 3))]
+    with pytest.raises(PlanMismatchError, match=f"rank {last} has .*strides"):
+        sgd(hvd, turned)
+
+
+@rank_test(n=[2, 3], door="torch")
+def test_optimizers_that_differ_are_named_on_every_rank(hvd):
+    import torch
+
+    from farandole.errors import PlanMismatchError
+
+    odd = hvd.rank() == hvd.size() - 1
+    with pytest.raises(PlanMismatchError, match=f"rank 0 has SGD.*rank {hvd.size() - 1} has Adam"):
+        hvd.DistributedOptimizer((torch.optim.Adam if odd else torch.optim.SGD)(weights(SMALL), lr=0.1))
+    with pytest.raises(PlanMismatchError, match=r"op=Average.*op=Sum"):
+        sgd(hvd, weights(SMALL), op=hvd.Sum if odd else hvd.Average)
+    with pytest.raises(PlanMismatchError, match=r"compression=None.*compression=torch.float16"):
+        sgd(hvd, weights(SMALL), compression=hvd.Compression.fp16 if odd else hvd.Compression.none)
+    parameters = weights(SMALL)
+    optimizer = sgd(hvd, parameters)
+    backward(hvd, parameters)
+    optimizer.step()
+    assert_all(parameters, -total(hvd) / hvd.size())
+
+
+# Process sets
+
+
+@rank_test(n=3, door="torch")
+def test_an_optimizer_of_some_ranks(hvd):
+    """Two sets train at their own pace: neither waits for the other."""
+    ends, middle = hvd.add_process_set([0, 2]), hvd.add_process_set([1])
+    mine, other = (middle, ends) if hvd.rank() == 1 else (ends, middle)
+    with pytest.raises(ValueError, match="does not include this rank"):
+        sgd(hvd, weights(SMALL), process_set=other)
+    parameters = weights(SMALL, LARGE)
+    optimizer = sgd(hvd, parameters, process_set=mine)
+    steps = 5 if hvd.rank() == 1 else 2
+    for _ in range(steps):
+        optimizer.zero_grad()
+        backward(hvd, parameters)
+        optimizer.step()
+    assert_all(parameters, -2.0 * steps)  # the mean of 1 and 3, and 2 alone
+    loss = optimizer.step(lambda: float(hvd.rank() + 1))
+    assert loss == 2.0
+    hvd.barrier()
+    assert hvd.remove_process_set(ends)
+    assert hvd.remove_process_set(middle)
+
+
+# What an optimizer holds
+
+
+@rank_test(n=2, door="torch")
+def test_a_dropped_optimizer_gives_its_threads_and_memory_back(hvd):
+    from pathlib import Path
+
+    def mapped():
+        return Path("/proc/self/maps").read_text().count("/dev/shm/farandole")
+
+    parameters = weights(SMALL, LARGE)
+    optimizer = sgd(hvd, parameters)
+    gc.collect()
+    before = threading.active_count(), mapped()
+    assert mapped() > 0
+    for _ in range(5):
+        optimizer = sgd(hvd, parameters)
+        optimizer.zero_grad()
+        backward(hvd, parameters)
+        optimizer.step()
+    optimizer.zero_grad()
+    for thread in [t for t in threading.enumerate() if t.name.startswith("farandole-team")]:
+        thread.join(timeout=0.2)
+    gc.collect()
+    assert (threading.active_count(), mapped()) == before
