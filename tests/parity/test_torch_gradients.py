@@ -6,6 +6,7 @@ Where gradients are small whole numbers every sum is exact, in any order and in 
 from itertools import pairwise
 
 import pytest
+
 from ranktest import rank_test
 
 # Around the limits of the plan: packed, reduced where it lies (from 1 MiB), in several pieces (from 32 MiB).
@@ -377,7 +378,8 @@ def test_changed_gradients_that_are_kept_add_up_from_what_they_were_changed_to(h
 
 
 def test_the_limits_these_sizes_stand_for():
-    from farandole.comm.plan import BUCKET_BYTES, DIRECT_BYTES as direct, PIECE_BYTES
+    from farandole.comm.plan import BUCKET_BYTES, PIECE_BYTES
+    from farandole.comm.plan import DIRECT_BYTES as direct
 
     limits = [PACKED_BYTES, direct, DIRECT_BYTES, BUCKET_BYTES, PIECE_BYTES, SPLIT_BYTES]
     assert all(a < b for a, b in pairwise(limits))

@@ -8,6 +8,7 @@ and optimizers that divide by a gradient's size or iterate on it (Adam, LBFGS, M
 import inspect
 
 import pytest
+
 from ranktest import rank_test
 
 TOLERANCE = 1e-9

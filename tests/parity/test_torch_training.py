@@ -7,6 +7,7 @@ The model is float64. One rank gives plain torch's bits, all ranks have the same
 import contextlib
 
 import pytest
+
 from ranktest import rank_test
 
 TOLERANCE = 1e-11

@@ -1,5 +1,7 @@
 """Starting all ranks from the same state, dealing data out, and scaling the learning rate."""
 
+from itertools import chain
+
 import pytest
 
 from ranktest import rank_test
@@ -127,7 +129,7 @@ def train(model, optimizer, steps, rank):
 
 
 def flat(value, path=""):
-    """Every leaf of a state, by its path; tensors as lists."""
+    """Every leaf of a state, by its path; tensors as type, shape and bytes."""
     import torch
 
     if isinstance(value, dict):
@@ -135,7 +137,8 @@ def flat(value, path=""):
     elif isinstance(value, list | tuple):
         items = enumerate(value)
     else:
-        return {path: value.tolist() if isinstance(value, torch.Tensor) else value}
+        is_tensor = isinstance(value, torch.Tensor)
+        return {path: (value.dtype, value.shape, value.numpy().tobytes()) if is_tensor else value}
     return {key: leaf for name, item in items for key, leaf in flat(item, f"{path}.{name}").items()}
 
 
@@ -172,7 +175,7 @@ def test_broadcast_optimizer_state_moves_no_weight(hvd, kind):
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0, model=model)
     assert all((value == before[name]).all() for name, value in model.state_dict().items())
-    assert all(p.grad is None or p.grad.count_nonzero() > 0 for p in model.parameters())
+    assert all(p.grad is None for p in model.parameters())
     train(model, optimizer, steps=1, rank=0)
 
 
@@ -228,7 +231,7 @@ def test_shards_cover_the_dataset_exactly_once(hvd):
         sampler.set_epoch(epoch)
         shards = hvd.allgather_object(list(sampler))
         assert [len(shard) for shard in shards] == [12 // hvd.size()] * hvd.size()
-        assert sorted(sum(shards, [])) == list(range(12))
+        assert sorted(chain(*shards)) == list(range(12))
         orders.append(shards)
     assert orders[0] != orders[1] != orders[2]
 
@@ -240,9 +243,9 @@ def test_shards_of_a_dataset_that_does_not_divide_have_equal_length(hvd, count):
     rows = range(count)
     filled = hvd.allgather_object(list(hvd.shard(rows)))
     assert len({len(shard) for shard in filled}) == 1
-    assert set(sum(filled, [])) == set(rows)
+    assert set(chain(*filled)) == set(rows)
     assert sum(map(len, filled)) < count + hvd.size()
-    cut = sum(hvd.allgather_object(list(hvd.shard(rows, drop_last=True))), [])
+    cut = list(chain(*hvd.allgather_object(list(hvd.shard(rows, drop_last=True)))))
     assert len(cut) == len(set(cut)) == count - count % hvd.size()
 
 
@@ -250,7 +253,7 @@ def test_shards_of_a_dataset_that_does_not_divide_have_equal_length(hvd, count):
 def test_shards_within_a_process_set(hvd):
     ends = hvd.add_process_set([0, 2])
     mine = list(hvd.shard(range(8), shuffle=False, process_set=ends)) if ends.included() else []
-    assert sorted(sum(hvd.allgather_object(mine), [])) == list(range(8))
+    assert sorted(chain(*hvd.allgather_object(mine))) == list(range(8))
     hvd.remove_process_set(ends)
 
 

@@ -6,6 +6,7 @@ import threading
 import warnings
 
 import pytest
+
 from ranktest import rank_test
 
 SMALL, LARGE = 5, 300_000  # packed; reduced where it lies

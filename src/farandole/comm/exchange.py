@@ -15,6 +15,7 @@ copy, done by the kernel), `WindowExchange` has each rank copy its array into sh
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import secrets
 from typing import Protocol
@@ -23,6 +24,8 @@ import numpy as np
 
 from farandole.comm.shared import SharedBlock, SharingUnavailable, fence
 from farandole.comm.transport import AnyArray, Transport
+from farandole.comm.watchdog import death_of
+from farandole.errors import RankFailedError
 
 __all__ = ["Board", "DirectExchange", "Exchange", "WindowExchange", "open_exchange"]
 
@@ -106,6 +109,8 @@ def _read_memory(pid: int, address: int, into: AnyArray) -> None:
         count = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
         if count <= 0:
             number = ctypes.get_errno()
+            if number == errno.ESRCH:
+                raise death_of(pid)
             raise OSError(number, f"reading the memory of process {pid}: {os.strerror(number)}")
         done += count
 
@@ -135,7 +140,7 @@ class DirectExchange:
         found = np.zeros(16, np.uint8)
         try:
             _read_memory(pid, address, found)
-        except OSError as error:
+        except (OSError, RankFailedError) as error:  # in another container, there may be no such process
             return str(error)
         return None if found.tobytes() == token else f"process {pid} is not the neighbour it should be"
 

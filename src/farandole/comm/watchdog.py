@@ -29,7 +29,7 @@ from farandole.comm.transport import Request, Transport
 from farandole.comm.waiting import blocked
 from farandole.errors import FarandoleError, MismatchError, RankFailedError, SettingsError, StalledError
 
-__all__ = ["StallSettings", "Watchdog", "alive", "crossed"]
+__all__ = ["StallSettings", "Watchdog", "alive", "crossed", "death_of"]
 
 TICK_S = 0.5
 CROSSED_S = 3.0
@@ -145,6 +145,7 @@ class Watchdog:
         """`neighbours` are the process numbers of the node's other ranks, by world rank."""
         self._transport = transport
         self._neighbours = neighbours
+        _ranks_by_process.update({pid: rank for rank, pid in neighbours.items()})
         self._pending_keys = pending_keys
         self._settings = settings
         self._hub = _Hub() if transport.rank == 0 else None
@@ -212,8 +213,7 @@ class Watchdog:
     def _look_at_neighbours(self, report: Report) -> None:
         for rank, pid in self._neighbours.items():
             if not alive(pid) and any(rank in wait.members for wait in report.waits):
-                text = f"{self._here()}rank {rank} (process {pid}, on this node) has died"
-                blocked.fail(None, RankFailedError(text))
+                blocked.fail(None, death_of(pid))
 
     def _warn_alone(self, report: Report) -> None:
         """Below MPI_THREAD_SERIALIZED the watchdogs cannot talk: each says what it sees."""
@@ -232,11 +232,15 @@ class Watchdog:
         while (message := self._transport.poll_message(_FROM_HUB)) is not None:
             self._answered = time.monotonic()
             self._obey(*pickle.loads(message[1]))
+        if self._deserted is not None:
+            blocked.fail(None, RankFailedError(self._here() + self._deserted))
         self._doubt_the_hub(report)
 
     def _obey(self, verdict: str, key: str | None, text: str) -> None:
-        if verdict != "heard":
+        if key is not None:
             blocked.fail(key, _ERRORS[verdict](self._here() + text))
+        elif verdict == "left":
+            self._deserted = text
 
     def _doubt_the_hub(self, report: Report) -> None:
         warn_s = self._settings.warn_s
@@ -325,6 +329,16 @@ class Watchdog:
 
     def _here(self) -> str:
         return f"[rank {self._transport.rank}/{self._transport.size}] "
+
+
+_ranks_by_process: dict[int, int] = {}
+
+
+def death_of(pid: int) -> RankFailedError:
+    """The error for a neighbour that is no more."""
+    rank = _ranks_by_process.get(pid)
+    who = "a rank" if rank is None else f"rank {rank}"
+    return RankFailedError(f"{who} (process {pid}, on this node) has died")
 
 
 def _waited(waits: list[Wait]) -> str:

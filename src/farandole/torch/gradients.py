@@ -61,14 +61,15 @@ class _Slot:
     """One parameter in the plan."""
 
     __slots__ = (
-        "copies", "handed", "name", "parameter", "passes", "result", "stand_in", "strides", "version", "view",
+        "copies", "dtype", "handed", "name", "parameter", "passes", "result", "stand_in", "strides", "version", "view",
     )  # fmt: skip
 
     def __init__(self, name: str, parameter: torch.Tensor) -> None:
         self.name = name
         self.parameter = parameter
         self.strides = torch.empty_like(parameter, device="meta").stride()
-        """Those of its gradient: the parameter's, without gaps."""
+        """Those of its gradient on every rank: the parameter's, without gaps."""
+        self.dtype = parameter.dtype
         self.view: torch.Tensor | None = None
         """Where it is packed, shaped like the parameter; None where it is reduced in place."""
         self.result: torch.Tensor | None = None
@@ -80,6 +81,11 @@ class _Slot:
         self.version = 0
         self.stand_in: torch.Tensor | None = None
         """Zeros for a gradient this rank did not make."""
+
+    def empty(self) -> torch.Tensor:
+        """Memory for a gradient; the parameter itself may have another layout by now."""
+        p = self.parameter
+        return torch.empty_strided(p.shape, self.strides, dtype=p.dtype, device=p.device)
 
 
 def backward_order(
@@ -180,12 +186,19 @@ class GradientReducer:
         p = slot.parameter
         grad = p.grad
         assert grad is not None
+        if grad.requires_grad:  # backward(create_graph=True)
+            grad = p.grad = grad.detach()
         if grad.is_sparse:
             grad = p.grad = self._dense(slot, grad)
+        if grad.dtype != slot.dtype:
+            raise SettingsError(
+                f"the gradient of {slot.name} is {grad.dtype}, it was {slot.dtype} when DistributedOptimizer was "
+                "called: convert the model first"
+            )
         slot.handed = self._in_flight = True
         if slot.view is None:
             if grad.stride() != slot.strides:
-                grad = p.grad = torch.empty_like(p).copy_(grad)
+                grad = p.grad = slot.empty().copy_(grad)
             slot.version = grad._version
             self._plan.ready(index, _flat(grad))
         else:
@@ -242,7 +255,7 @@ class GradientReducer:
             slot.stand_in = slot.view
             self._plan.ready(index, None, present=False)
         else:
-            slot.stand_in = torch.zeros_like(p)
+            slot.stand_in = slot.empty().zero_()
             self._plan.ready(index, _flat(slot.stand_in), present=False)
 
     def _deliver(self, slot: _Slot, count: int) -> None:
