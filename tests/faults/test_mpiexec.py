@@ -129,7 +129,7 @@ def die(place, victim, kind, said="", *options, ranks=3, env=None):
     script = BEGIN + textwrap.dedent(PLACES[place])
     started = time.time()
     run = run_ranks(
-        ranks, script, args=[str(victim), kind], launcher_args=options, env=env, timeout=60, expect=None
+        ranks, script, args=[str(victim), kind], launcher_args=options, env=env, timeout=25, expect=None
     )
     return started + run.seconds - run.by_rank[victim]["at"], run.returncode, run.stderr
 

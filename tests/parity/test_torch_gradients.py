@@ -3,6 +3,7 @@
 Where gradients are small whole numbers every sum is exact, in any order and in every type: the comparison is bitwise.
 """
 
+import contextlib
 from itertools import pairwise
 
 import pytest
@@ -74,7 +75,7 @@ def test_every_size_of_every_type(hvd, dtype):
     shapes = [(), (0,), (1,), (3, 0, 2), (7, 5)]
     shapes += [(nbytes // width,) for nbytes in (PACKED_BYTES, DIRECT_BYTES, SPLIT_BYTES)]
     shapes += [(2**20 // width,), (2**20 // width - 1,)]
-    assert_steps_are_exact(hvd, [parameter(*shape, dtype=dtype) for shape in shapes], through_backward)
+    assert_steps_are_exact(hvd, [parameter(*shape, dtype=dtype) for shape in shapes], through_backward, steps=2)
 
 
 @rank_test(n=[2, 3], door="torch")
@@ -114,6 +115,54 @@ def test_gradients_in_another_layout_than_their_parameter(hvd):
 
     for give in (give_turned, give_apart):
         assert_steps_are_exact(hvd, [parameter(700, 500), parameter(5, 3)], give)
+
+
+@rank_test(n=[2, 3], door="torch")
+def test_parameters_whose_layout_changes_after_wrapping(hvd):
+    """model.to(memory_format=...) once the optimizer exists, and on one rank only."""
+    import torch
+
+    parameters = [parameter(512, 64, 3, 3), parameter(4, 3, 2, 2), parameter(1024, 512, 1, 1)]
+    changed = []
+
+    def give(p, gradient):
+        if hvd.rank() == 0 and len(changed) < len(parameters):
+            p.data = p.data.contiguous(memory_format=torch.channels_last)
+            changed.append(p)
+        through_backward(p, gradient)
+
+    assert_steps_are_exact(hvd, parameters, give)
+    assert len(changed) == (3 if hvd.rank() == 0 else 0)
+
+
+@rank_test(n=[1, 2], door="torch")
+def test_a_parameter_whose_type_changes_after_wrapping_is_named(hvd):
+    import torch
+
+    weight = parameter(5)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("layer.bias", weight)])
+    weight.data = weight.data.double()
+    with pytest.raises(ValueError, match=r"gradient of layer\.bias is torch\.float64, it was torch\.float32"):
+        weight.sum().backward()
+    assert optimizer.param_groups
+
+
+@rank_test(n=[1, 2], door="torch")
+def test_gradients_with_a_graph_of_their_own(hvd):
+    """backward(create_graph=True): what step() reads is reduced and holds no graph, however many steps there are."""
+    import torch
+
+    parameters = [parameter(5), parameter(300_000)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0))
+    for _ in range(3):
+        optimizer.zero_grad()
+        sum(((p + hvd.rank() + 1) ** 2).sum() for p in parameters).backward(create_graph=True)
+        optimizer.synchronize()
+        assert not any(p.grad.requires_grad for p in parameters)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    mean = (hvd.size() + 1) / 2  # p - 2 * (p + mean) = -p - 2 * mean, three times from 0
+    assert all((p == -2 * mean).all() for p in parameters)
 
 
 @rank_test(n=[2, 3], door="torch")
@@ -328,6 +377,10 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_rank_that_changes_its_gradients_changes_only_its_own(hvd, change):
     """Neither the neighbours nor the next step see it, on whatever rank and in whatever step it happens."""
+    assert_changes_stay_local(hvd, CHANGES[change])
+
+
+def assert_changes_stay_local(hvd, change):
     import torch
 
     parameters = [parameter(5), parameter(300_000), parameter(700, 500)]
@@ -344,8 +397,8 @@ def test_a_rank_that_changes_its_gradients_changes_only_its_own(hvd, change):
         hvd.barrier()
         if hvd.rank() == culprit:
             for p, mean in zip(parameters, means):
-                CHANGES[change](p.grad)
-                CHANGES[change](mean)
+                change(p.grad)
+                change(mean)
         hvd.barrier()
         for index, (p, mean) in enumerate(zip(parameters, means)):
             assert torch.equal(p.grad, mean), f"gradient {index} in step {step}"
@@ -375,6 +428,46 @@ def test_changed_gradients_that_are_kept_add_up_from_what_they_were_changed_to(h
         values = [mean * factor, *[mean] * (hvd.size() - 1)]
         with optimizer.skip_synchronize():
             optimizer.step()
+
+
+# Other ways than the usual one
+
+
+@contextlib.contextmanager
+def without(what):
+    """Make plans as if neighbours' memory could not be read, memory not be shared, or had no room for results."""
+    import os
+    from unittest.mock import patch
+
+    from farandole.comm.shared import SharingUnavailable
+
+    if what == "room":
+        with patch("farandole.comm.plan.ResultWindow", side_effect=SharingUnavailable("no room")):
+            yield "direct"
+    else:
+        exchange, kind = {"direct reads": ("window", "window"), "shared memory": ("none", "mpi")}[what]
+        with patch.dict(os.environ, FARANDOLE_NODE_EXCHANGE=exchange):
+            yield kind
+
+
+@rank_test(n=[2, 3], door="torch", timeout=60)
+@pytest.mark.parametrize("what", ["room", "direct reads", "shared memory"])
+def test_fallbacks_give_the_same(hvd, what):
+    import torch
+
+    def uses(rank, step):
+        return EVERYTHING[2:] if rank == step else EVERYTHING[: 4 - step]
+
+    with without(what) as kind:
+        shapes = (), (0,), (5,), (300_000,), (SPLIT_BYTES // 4,)
+        assert_steps_are_exact(hvd, [*(parameter(*shape) for shape in shapes), *odd_layouts()], through_backward)
+        for set_to_none in (True, False):
+            zero = lambda o, s=set_to_none: o.zero_grad(set_to_none=s)  # noqa: E731
+            compare_branches(hvd, torch.optim.SGD, DECAYING, uses, zero, steps=4)
+        for change in CHANGES.values():
+            assert_changes_stay_local(hvd, change)
+        plan = hvd.describe()["plans"][-1]
+        assert (plan["exchange"], plan["window"]) == (kind, "none")
 
 
 def test_the_limits_these_sizes_stand_for():

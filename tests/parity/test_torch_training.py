@@ -362,7 +362,7 @@ def test_an_optimizer_that_unscales_by_itself(hvd):
 # DataLoader workers
 
 
-@rank_test(n=[2, 3], door="torch", timeout=120)
+@rank_test(n=2, door="torch", timeout=120)
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_dataloader_workers(hvd, start):
     """Workers that come and go during training, forked while gradients' threads and windows exist."""

@@ -26,6 +26,7 @@ def momentum(parameters):
 
 def step(optimizer, parameters, factor=1.0):
     """All ranks have the same gradient: N ranks do what one does, to the bit, where N is a power of two."""
+    parameters = list(parameters)
     optimizer.zero_grad()
     sum((p**2).sum() for p in parameters).mul(factor).backward()
     optimizer.step()
@@ -121,6 +122,26 @@ def test_a_hook_before_step_sees_reduced_gradients(hvd):
     sum((p * hvd.rank()).sum() for p in parameters).backward()
     optimizer.step()
     assert seen == [0.5, 0.5]
+
+
+@rank_test(n=2, door="torch")
+def test_a_model_can_be_copied_and_saved_while_it_trains(hvd):
+    """An average of weights is a copy; it does not train, and a step on it reaches nobody."""
+    import torch
+
+    model = torch.nn.Linear(600, 500)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(momentum(model.parameters()))
+    step(optimizer, model.parameters())
+    average, file = copy.deepcopy(model), io.BytesIO()
+    torch.save(model, file)
+    saved = [p.detach().clone() for p in model.parameters()]
+    average(torch.ones(1, 600)).sum().backward()
+    step(optimizer, model.parameters())
+    file.seek(0)
+    assert equal(average.parameters(), saved)
+    assert equal(torch.load(file, weights_only=False).parameters(), saved)
+    assert not equal(model.parameters(), saved)
 
 
 # Schedulers

@@ -153,6 +153,7 @@ class Watchdog:
         self._reported = False
         self._answered = time.monotonic()
         self._warned_alone = False
+        self._deserted: str | None = None  # why rank 0 decides nothing more
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="farandole-watchdog", daemon=True)
 

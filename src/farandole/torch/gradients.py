@@ -197,7 +197,7 @@ class GradientReducer:
             )
         slot.handed = self._in_flight = True
         if slot.view is None:
-            if grad.stride() != slot.strides:
+            if grad.stride() != slot.strides and not _same_places(grad, slot.strides):
                 grad = p.grad = slot.empty().copy_(grad)
             slot.version = grad._version
             self._plan.ready(index, _flat(grad))
@@ -322,6 +322,11 @@ def _agree(process_set: ProcessSet, name: str, way: str, entries: list[Entry]) -
 
 def _version(p: torch.Tensor) -> int:
     return -1 if p.grad is None else p.grad._version
+
+
+def _same_places(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
+    """Whether elements lie where `strides` have them; those of dimensions of length 1 do not matter."""
+    return all(n == 1 or a == b for n, a, b in zip(tensor.shape, tensor.stride(), strides))
 
 
 def _flat(tensor: torch.Tensor) -> Any:
