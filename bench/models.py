@@ -1,13 +1,14 @@
-"""The two models of the comparisons: an MLP of CANDLE P1B2's shape, and ResNet-50."""
+"""The two models of the comparisons: an MLP of CANDLE P1B2's shape, and ResNet-50 (examples/resnet.py)."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from examples.resnet import resnet50
+from torch import nn
 
-__all__ = ["Workload", "mlp", "resnet50", "workload"]
+__all__ = ["Workload", "mlp", "workload"]
 
 FEATURES = 28_204
 CLASSES = 20
@@ -20,48 +21,6 @@ def mlp() -> nn.Module:
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], CLASSES))
-
-
-class Bottleneck(nn.Module):
-    """1x1 to narrow, 3x3, 1x1 to widen fourfold; added to its input."""
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        outputs = 4 * width
-        self.branch = nn.Sequential(
-            *convolution(inputs, width, 1),
-            nn.ReLU(inplace=True),
-            *convolution(width, width, 3, stride),
-            nn.ReLU(inplace=True),
-            *convolution(width, outputs, 1),
-        )
-        same = stride == 1 and inputs == outputs
-        self.shortcut = nn.Identity() if same else nn.Sequential(*convolution(inputs, outputs, 1, stride))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.branch(x) + self.shortcut(x))
-
-
-def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
-    """A convolution that keeps the image's size (over the stride), and the normalisation after it."""
-    conv = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
-    return conv, nn.BatchNorm2d(outputs)
-
-
-def resnet50() -> nn.Module:
-    """25,557,032 parameters, 1000 classes."""
-    layers: list[nn.Module] = [
-        *convolution(3, 64, 7, 2),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(3, 2, padding=1),
-    ]
-    inputs = 64
-    for stage, blocks in enumerate((3, 4, 6, 3)):
-        width = 64 << stage
-        for block in range(blocks):
-            layers.append(Bottleneck(inputs, width, 2 if stage > 0 and block == 0 else 1))
-            inputs = 4 * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 1000))
 
 
 class Workload:

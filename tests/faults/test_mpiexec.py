@@ -78,6 +78,12 @@ PLACES = {
             fd.barrier(pair)
         fd.allreduce(np.ones(4))
     """,
+    "while others are inside a call of MPI": """
+        if me:
+            time.sleep(0.3)
+            fault(kind)
+        fd.global_process_set.runtime().transport.duplicate()
+    """,
     "in a training step": """
         import torch
         import farandole.torch as hvd
@@ -121,6 +127,7 @@ UNHELPED_CASES = [
     ("in a large allreduce", 1, "_exit", "rank 1 (process ", UNHELPED),
     ("before a barrier of a process set", 1, "_exit", "rank 1 (process ", UNHELPED),
     ("in a training step", 2, "_exit", "rank 2 (process ", UNHELPED),
+    ("while others are inside a call of MPI", 0, "_exit", "cannot leave setting up (a communicator)", UNHELPED),
 ]
 
 
@@ -185,11 +192,11 @@ def test_ranks_that_die_anywhere_at_random():
     end = time.monotonic() + 600
     count = 0
     while time.monotonic() < end:
-        ranks = draw.choice([2, 3, 4])
         place = draw.choice([p for p in PLACES if p != "in a training step"] * 4 + ["in a training step"])
-        victim = draw.randrange(ranks) if place != "before a barrier of a process set" else 1
+        ranks = draw.choice([3, 4] if "process set" in place else [2, 3, 4])
+        victim = draw.randrange(ranks)
         kind = draw.choice(["raise", "kill", "terminate", "exit", "return", "_exit"])
-        if place.startswith("in a") and place != "in a training step":
+        if place in ("in a broadcast", "in a large allreduce", "while others are inside a call of MPI"):
             kind = draw.choice(["kill", "terminate", "_exit"])  # a thread cannot raise for its rank
         env = {"FARANDOLE_NODE_EXCHANGE": draw.choice(["direct", "window", "none"])}
         options = [UNHELPED] if kind == "_exit" and draw.random() < 0.7 else []

@@ -434,40 +434,51 @@ def test_changed_gradients_that_are_kept_add_up_from_what_they_were_changed_to(h
 
 
 @contextlib.contextmanager
-def without(what):
-    """Make plans as if neighbours' memory could not be read, memory not be shared, or had no room for results."""
+def without(hvd, what):
+    """Make plans as if something were not to be had; gives the exchange they should use and where results go."""
     import os
     from unittest.mock import patch
 
     from farandole.comm.shared import SharingUnavailable
 
-    if what == "room":
-        with patch("farandole.comm.plan.ResultWindow", side_effect=SharingUnavailable("no room")):
-            yield "direct"
-    else:
-        exchange, kind = {"direct reads": ("window", "window"), "shared memory": ("none", "mpi")}[what]
-        with patch.dict(os.environ, FARANDOLE_NODE_EXCHANGE=exchange):
-            yield kind
+    on_middle_node = hvd.rank() == 1
+    alone = on_middle_node or hvd.size() == 2
+    variables, expected = {
+        "room for results": ({}, ("direct", "none")),
+        "reading neighbours": ({"FARANDOLE_NODE_EXCHANGE": "window"}, ("window", "none")),
+        "shared memory": ({"FARANDOLE_NODE_EXCHANGE": "none"}, ("mpi", "none")),
+        "a common node": (
+            {"FARANDOLE_NODE": "middle" if on_middle_node else "ends"},
+            ("mpi", "none") if alone else ("direct", "shared"),
+        ),
+    }[what]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, variables))
+        if what == "room for results":
+            no_room = SharingUnavailable("no room")
+            stack.enter_context(patch("farandole.comm.plan.ResultWindow", side_effect=no_room))
+        yield expected
 
 
 @rank_test(n=[2, 3], door="torch", timeout=60)
-@pytest.mark.parametrize("what", ["room", "direct reads", "shared memory"])
-def test_fallbacks_give_the_same(hvd, what):
+@pytest.mark.parametrize("what", ["room for results", "reading neighbours", "shared memory", "a common node"])
+def test_the_same_without(hvd, what):
     import torch
 
     def uses(rank, step):
         return EVERYTHING[2:] if rank == step else EVERYTHING[: 4 - step]
 
-    with without(what) as kind:
-        shapes = (), (0,), (5,), (300_000,), (SPLIT_BYTES // 4,)
-        assert_steps_are_exact(hvd, [*(parameter(*shape) for shape in shapes), *odd_layouts()], through_backward)
+    with without(hvd, what) as expected:
+        shapes = (), (0,), (5,), (300_000,)
+        parameters = [*(parameter(*shape) for shape in shapes), *odd_layouts()]
+        assert_steps_are_exact(hvd, parameters, through_backward)
         for set_to_none in (True, False):
             zero = lambda o, s=set_to_none: o.zero_grad(set_to_none=s)  # noqa: E731
             compare_branches(hvd, torch.optim.SGD, DECAYING, uses, zero, steps=4)
         for change in CHANGES.values():
             assert_changes_stay_local(hvd, change)
         plan = hvd.describe()["plans"][-1]
-        assert (plan["exchange"], plan["window"]) == (kind, "none")
+        assert (plan["exchange"], plan["window"]) == expected
 
 
 def test_the_limits_these_sizes_stand_for():

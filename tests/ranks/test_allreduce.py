@@ -6,8 +6,8 @@ import pytest
 
 from ranktest import rank_test
 
-DTYPES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64".split()
-OPS = "Average Sum Min Max Product".split()
+DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+OPS = ["Average", "Sum", "Min", "Max", "Product"]
 # One value; small (MPI's own reduction, or every rank the whole array); large and divisible by nothing.
 COUNTS = (1, 1001, 300_007)
 

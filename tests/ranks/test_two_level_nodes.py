@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ranktest import run_ranks
 
 SCRIPT = """

@@ -12,13 +12,14 @@ import os
 import pickle
 import socket
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from farandole.comm.transport import AnyArray, LocalTransport, Request, Transport
-from farandole.comm.waiting import Subject, wait_until
+from farandole.comm.waiting import Subject, blocked, wait_until
 from farandole.errors import FarandoleError
 
 __all__ = ["MpiTransport", "describe", "from_communicator", "some_ranks", "thread_level", "world"]
@@ -91,8 +92,12 @@ def world() -> Transport:
 def some_ranks(choose: Callable[[int, int], Sequence[int]]) -> Transport:
     """Those ranks of MPI_COMM_WORLD that `choose(rank, size)` gives. Collective over them only."""
     mpi = _mpi()
-    everyone = LocalTransport() if mpi is None else MpiTransport(mpi, mpi.COMM_WORLD)
-    return everyone.subset(choose(everyone.rank, everyone.size))
+    if mpi is None:
+        choose(0, 1)
+        return LocalTransport()
+    everyone = mpi.COMM_WORLD
+    group = everyone.Get_group().Incl(choose(everyone.Get_rank(), everyone.Get_size()))
+    return MpiTransport(mpi, everyone.Create_group(group))
 
 
 def from_communicator(comm: Any) -> Transport:
@@ -159,26 +164,39 @@ def _offsets(counts: Sequence[int]) -> list[int]:
 class MpiTransport:
     """A communicator of our own."""
 
-    def __init__(self, mpi: Any, comm: Any) -> None:
+    def __init__(self, mpi: Any, comm: Any, members: Sequence[int] | None = None) -> None:
+        """`members` are the ranks' numbers in the world, where they are not the same."""
         self._mpi = mpi
         self._comm = comm
         self._guard = _Serial(mpi)
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self.any_thread: bool = mpi.Query_thread() >= mpi.THREAD_SERIALIZED
-        self._members = tuple(range(self.size))
+        self._members = tuple(range(self.size) if members is None else members)
         self._operations = {"sum": mpi.SUM, "min": mpi.MIN, "max": mpi.MAX, "product": mpi.PROD}
 
     # Groups
 
+    @contextlib.contextmanager
+    def _inside(self, what: str) -> Iterator[None]:
+        """A call that blocks in the library: the watchdog sees it, and can only end the job."""
+        subject = Subject(f"setting up ({what})", self._members)
+        entry = blocked.enter(subject, time.monotonic(), threading.get_ident())
+        try:
+            with self._guard:
+                yield
+        finally:
+            blocked.leave(entry)
+
     def duplicate(self) -> Transport:
-        with self._guard:
-            return MpiTransport(self._mpi, self._comm.Dup())
+        with self._inside("a communicator"):
+            return MpiTransport(self._mpi, self._comm.Dup(), self._members)
 
     def subset(self, ranks: Sequence[int]) -> Transport:
-        with self._guard:
+        members = [self._members[rank] for rank in ranks]
+        with self._inside("a process set"):
             group = self._comm.Get_group().Incl(list(ranks))
-            return MpiTransport(self._mpi, self._comm.Create_group(group))
+            return MpiTransport(self._mpi, self._comm.Create_group(group), members)
 
     def same_node(self) -> Transport:
         """Ranks that MPI says share memory and that call themselves the same host.
@@ -186,12 +204,12 @@ class MpiTransport:
         FARANDOLE_NODE, set differently for some ranks, divides a host further.
         """
         name = os.environ.get("FARANDOLE_NODE", socket.gethostname())
-        with self._guard:
+        with self._inside("nodes"):
             node = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank)
             hosts = node.allgather(name)
             comm = node.Split(hosts.index(name), key=node.Get_rank())
             node.Free()
-            return MpiTransport(self._mpi, comm)
+            return MpiTransport(self._mpi, comm, comm.allgather(self._members[self.rank]))
 
     def free(self) -> None:
         with self._guard:

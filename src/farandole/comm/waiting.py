@@ -52,6 +52,8 @@ class Blocked:
     thread: int | None
     """The thread that waits; None for an asynchronous operation that nobody waits for yet."""
     error: BaseException | None = None
+    failed_at: float = 0.0
+    """When it was told to end; a wait inside a library call cannot."""
 
 
 @dataclass(slots=True)
@@ -79,8 +81,8 @@ class BlockedTable:
         """End the waits for `key` (all of them for None) with an error."""
         with self.lock:
             for entry in self.waits.values():
-                if key is None or entry.subject.key == key:
-                    entry.error = error
+                if entry.error is None and (key is None or entry.subject.key == key):
+                    entry.error, entry.failed_at = error, time.monotonic()
 
 
 blocked = BlockedTable()

@@ -215,6 +215,12 @@ class Watchdog:
         for rank, pid in self._neighbours.items():
             if not alive(pid) and any(rank in wait.members for wait in report.waits):
                 blocked.fail(None, death_of(pid))
+        for entry in blocked.entries():
+            failed = isinstance(entry.error, RankFailedError)
+            if failed and time.monotonic() - entry.failed_at > UNANSWERED_S:
+                # The wait is inside a library call that cannot be interrupted.
+                _say(f"{self._here()}{entry.error}; cannot leave {entry.subject.key}: ending the job")
+                self._transport.abort(1)
 
     def _warn_alone(self, report: Report) -> None:
         """Below MPI_THREAD_SERIALIZED the watchdogs cannot talk: each says what it sees."""

@@ -11,7 +11,7 @@ import contextlib
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -153,8 +153,11 @@ class _Distributed(torch.optim.Optimizer):
             )
 
 
+AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
+
+
 def DistributedOptimizer(
-    optimizer: torch.optim.Optimizer,
+    optimizer: AnyOptimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: type[Compressor] = Compression.none,
     backward_passes_per_step: int = 1,
@@ -165,7 +168,7 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     team: Team | None = None,
-) -> torch.optim.Optimizer:
+) -> AnyOptimizer:
     """The optimizer, stepping with gradients reduced over the ranks. Collective: every rank calls it."""
     if isinstance(optimizer, _Distributed):
         raise SettingsError("the optimizer is distributed already: wrap it once")

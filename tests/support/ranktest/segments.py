@@ -28,7 +28,8 @@ def abandoned(before: set[Path], patterns: Sequence[str], settle_s: float) -> se
     """Files that are not in `before`, that stay for `settle_s`, and that no process uses."""
     if wait_until(lambda: segments(patterns) <= before, settle_s):
         return set()
-    return segments(patterns) - before - _in_use()
+    left = segments(patterns) - before - _in_use()
+    return {path for path in left if path.exists()}
 
 
 def remove(paths: set[Path]) -> None:
