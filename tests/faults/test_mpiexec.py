@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ranktest import run_ranks
+from ranktest import RanksFailed, run_ranks
 
 LIMIT_S = 10.0
 
@@ -144,7 +144,7 @@ def die(place, victim, kind, said="", *options, ranks=3, env=None):
 def failure(*case):
     try:
         return die(*case)
-    except Exception as error:
+    except RanksFailed as error:
         return error
 
 
@@ -163,7 +163,7 @@ def name_of(case):
 
 @pytest.mark.parametrize("case", CASES + UNHELPED_CASES, ids=name_of)
 def test_a_rank_that_dies_ends_the_job(deaths, case):
-    if isinstance(deaths[case], Exception):
+    if isinstance(deaths[case], RanksFailed):
         raise deaths[case]
     seconds, code, said = deaths[case]
     assert seconds < LIMIT_S, f"{seconds:.1f} s, {said}"
@@ -201,7 +201,10 @@ def test_ranks_that_die_anywhere_at_random():
         env = {"FARANDOLE_NODE_EXCHANGE": draw.choice(["direct", "window", "none"])}
         options = [UNHELPED] if kind == "_exit" and draw.random() < 0.7 else []
         told = f"seed {seed}, run {count}: {ranks} ranks, rank {victim}, {kind} {place}, {env}, {options}"
-        seconds, code, said = die(place, victim, kind, "", *options, ranks=ranks, env=env)
+        try:
+            seconds, code, said = die(place, victim, kind, "", *options, ranks=ranks, env=env)
+        except RanksFailed as error:
+            raise AssertionError(told) from error
         assert seconds < LIMIT_S, f"{told}: {seconds:.1f} s, exit code {code}\n{said}"
         assert code != 0 or kind == "_exit", told
         count += 1

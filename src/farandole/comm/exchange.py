@@ -25,7 +25,7 @@ import numpy as np
 from farandole.comm.shared import SharedBlock, SharingUnavailable, fence
 from farandole.comm.transport import AnyArray, Transport
 from farandole.comm.watchdog import death_of
-from farandole.errors import RankFailedError
+from farandole.errors import RankFailedError, SettingsError
 
 __all__ = ["Board", "DirectExchange", "Exchange", "WindowExchange", "open_exchange"]
 
@@ -200,7 +200,9 @@ def open_exchange(node: Transport, slot_bytes: list[int]) -> tuple[Exchange | No
 
     Collective: every rank of the node calls it. FARANDOLE_NODE_EXCHANGE=direct|window|none forces one.
     """
-    forced = os.environ.get("FARANDOLE_NODE_EXCHANGE", "")
+    forced = os.environ.get("FARANDOLE_NODE_EXCHANGE", "direct")
+    if forced not in ("direct", "window", "none"):
+        raise SettingsError(f"FARANDOLE_NODE_EXCHANGE={forced!r}: use direct, window or none")
     if forced == "none":
         return None, "FARANDOLE_NODE_EXCHANGE=none"
     reason = ""

@@ -35,7 +35,7 @@ from farandole.observe import timeline
 
 __all__ = ["Layout", "TwoLevel", "communication_track", "fallbacks", "note_fallback"]
 
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 512 * 1024
 # Slices begin at multiples of this many elements, so that vector loads stay aligned.
 ALIGN = 64
 

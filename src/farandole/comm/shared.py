@@ -100,6 +100,14 @@ class SharedBlock:
         return np.frombuffer(self._memory, kind, count, offset).reshape(shape)
 
 
+def _open_pagemap() -> int | None:
+    """What tells a rank's own pages from shared ones; None where the system does not show it."""
+    try:
+        return os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
 class ResultWindow:
     """Arrays whose results all ranks of a node write and read. Collective to make."""
 
@@ -113,9 +121,7 @@ class ResultWindow:
         self._shared = block.view(0, (block.nbytes,), np.uint8)
         self._memory = block.private
         self._private = np.frombuffer(self._memory, np.uint8)
-        self._pagemap: int | None = None
-        if Path("/proc/self/pagemap").exists():
-            self._pagemap = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        self._pagemap = _open_pagemap()
 
     def shared(self, index: int) -> AnyArray:
         """An array as bytes, to write."""

@@ -100,7 +100,7 @@ class _Distributed(torch.optim.Optimizer):
         self._farandole_reducer.set_passes(passes)
 
     def communication_statistics(self) -> dict[str, float]:
-        """Steps, bytes, seconds and exposed seconds of this optimizer's communication so far."""
+        """Steps, bytes, seconds and exposed seconds of communication since the last printed statistics."""
         found = self._farandole_reducer.statistics()
         return {
             "steps": found.steps,

@@ -1,0 +1,90 @@
+"""Arithmetic on arrays: NumPy's kernels, and torch's against them."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from farandole.comm.kernels import NumpyKernels, Op, Reduction, kernels_for
+
+KERNELS = NumpyKernels()
+OPERATIONS = {"sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
+
+
+def finished(values, dtype, **how):
+    total = np.array(values, KERNELS.accumulator(np.dtype(dtype)))
+    out = np.empty(total.shape, dtype)
+    KERNELS.finish(Reduction("sum", **how), total, out)
+    return out.tolist()
+
+
+def test_codes_are_horovod_s():
+    assert [Op.AVERAGE, Op.SUM, Op.ADASUM, Op.MIN, Op.MAX, Op.PRODUCT] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+def test_integers_are_divided_exactly_and_cut_towards_zero(dtype):
+    lowest, highest = np.iinfo(dtype).min, np.iinfo(dtype).max
+    values = [7, -7, 0, 1, -1, lowest, lowest + 1, highest]
+    for divide in (2, 3, 7):
+        assert finished(values, dtype, divide=divide) == [int(abs(v) // divide) * (1 if v > 0 else -1) for v in values]
+
+
+def test_unsigned_integers_are_divided_exactly():
+    assert finished([2**64 - 1, 5], np.uint64, divide=2) == [2**63 - 1, 2]
+    assert finished([255, 5], np.uint8, divide=3) == [85, 1]
+
+
+def test_more_ranks_than_a_type_can_count():
+    assert finished([100, -100], np.int8, divide=200) == [0, 0]
+    assert finished([100, -100], np.int8, divide=50) == [2, -2]
+
+
+def test_integers_are_scaled_in_float64():
+    big = 2**40 + 1
+    assert finished([big], np.int64, multiply=2.0) == [2 * big]
+    assert finished([-7, 7], np.int32, multiply=0.5) == [-3, 3]
+    assert finished([-7, 7], np.int32, multiply=0.5, divide=2) == [-1, 1]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_16_bit_floats_are_kept_in_float32(dtype):
+    assert KERNELS.accumulator(np.dtype(dtype)) == np.float32
+    total = np.empty(1, np.float32)
+    one = np.ones(1, dtype)
+    KERNELS.first("sum", one * 2048, one, total)
+    KERNELS.add("sum", total, one)
+    assert total == 2050  # in the type itself, the ones would be lost
+    assert finished([120_000.0], np.float16, divide=2) == [60_000]
+
+
+@pytest.mark.parametrize("combine", OPERATIONS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int16"])
+@pytest.mark.parametrize("how", [{}, {"divide": 2}, {"divide": 3}, {"multiply": 0.3}, {"multiply": -2.0, "divide": 4}], ids=str)
+def test_the_last_step_is_the_others_in_one(combine, dtype, how):
+    kind = np.dtype(getattr(ml_dtypes, dtype)) if dtype == "bfloat16" else np.dtype(dtype)
+    rng = np.random.default_rng(0)
+    a, b = ((rng.standard_normal(1001) * 50).astype(kind) for _ in range(2))
+    reduction = Reduction(combine, **how)
+    for kernels in (KERNELS, torch_kernels(kind)):
+        wide = kernels.accumulator(kind)
+        total, apart, at_once = np.empty(1001, wide), np.empty(1001, kind), np.empty(1001, kind)
+        kernels.first(combine, a, b, total)
+        kernels.finish(reduction, total, apart)
+        kernels.last(reduction, a, b, np.empty(1001, wide), at_once)
+        assert at_once.tobytes() == apart.tobytes()
+        if kernels is KERNELS:
+            reference = apart
+    assert apart.tobytes() == reference.tobytes()  # torch's and NumPy's results are the same bits
+
+
+def torch_kernels(kind):
+    from farandole.comm import kernels
+    from farandole.torch import kernels as door
+
+    kept = dict(kernels._special)
+    try:
+        door.install()
+        return kernels_for(kind)
+    finally:
+        kernels._special.clear()
+        kernels._special.update(kept)
