@@ -29,7 +29,9 @@ def test_allreduce(fd, last):
     one = f"rank {odd} has"
 
     def reduce(array=None, **options):
-        return lambda: fd.allreduce(np.ones(3, np.float32) if array is None else array, name="loss", **options)
+        return lambda: fd.allreduce(
+            np.ones(3, np.float32) if array is None else array, name="loss", **options
+        )
 
     key = "allreduce.loss: ranks differ in "
     dtype = np.float64 if different else np.float32
@@ -53,16 +55,26 @@ def test_the_other_collectives(fd):
     flat = np.ones(4) if different else np.ones((4, 1))
     told_everywhere(fd, lambda: fd.allgather(flat, name="x"), rows, "rank 1 has (4,)")
     root = 1 if different else 2
-    told_everywhere(fd, lambda: fd.broadcast(x, root, name="x"), "broadcast.x: ranks differ in root_rank", "rank 1 has 1")
-    told_everywhere(fd, lambda: fd.gather(x, root, name="x"), "gather.x: ranks differ in root_rank", "ranks 0, 2 have 2")
-    told_everywhere(fd, lambda: fd.broadcast_(x[: 4 - different], 0, name="x"), "broadcast.x", "root's shape", "(3, 2)")
+    told_everywhere(
+        fd, lambda: fd.broadcast(x, root, name="x"), "broadcast.x: ranks differ in root_rank", "rank 1 has 1"
+    )
+    told_everywhere(
+        fd, lambda: fd.gather(x, root, name="x"), "gather.x: ranks differ in root_rank", "ranks 0, 2 have 2"
+    )
+    told_everywhere(
+        fd, lambda: fd.broadcast_(x[: 4 - different], 0, name="x"), "broadcast.x", "root's shape", "(3, 2)"
+    )
     integers = x.astype(np.int32) if different else x
     told_everywhere(fd, lambda: fd.broadcast(integers, 0, name="x"), "dtype", "rank 1 has int32")
-    told_everywhere(fd, lambda: fd.reducescatter(x[: 4 - different], name="x"), "reducescatter.x: ranks differ in shape")
+    told_everywhere(
+        fd, lambda: fd.reducescatter(x[: 4 - different], name="x"), "reducescatter.x: ranks differ in shape"
+    )
     six = np.ones(6, np.int16 if different else np.int8)
     told_everywhere(fd, lambda: fd.alltoall(six, name="x"), "alltoall.x: ranks differ in dtype")
     several = [np.ones(2)] * (3 if different else 2)
-    told_everywhere(fd, lambda: fd.grouped_allreduce(several, name="x"), "the number of arrays", "rank 1 has 3")
+    told_everywhere(
+        fd, lambda: fd.grouped_allreduce(several, name="x"), "the number of arrays", "rank 1 has 3"
+    )
     second = [np.ones(2), np.ones(3 if different else 2)]
     told_everywhere(fd, lambda: fd.grouped_allreduce(second, name="x"), "shape of array 1", "rank 1 has (3,)")
 
@@ -94,7 +106,9 @@ def test_calls_without_a_name_meet_again_after_ranks_were_crossed(fd):
         "broadcast_object": lambda: fd.broadcast_object("x"),
     }
     for name, call in calls.items():
-        with pytest.raises(RuntimeError, match=rf"rank 0 waits in {name.split('_')[0]}\.noname.*rank 1 waits in allgather\.y"):
+        with pytest.raises(
+            RuntimeError, match=rf"rank 0 waits in {name.split('_')[0]}\.noname.*rank 1 waits in allgather\.y"
+        ):
             call() if fd.rank() == 0 else fd.allgather(np.ones(1), name="y")
     fd.barrier()
     assert fd.allreduce(np.ones(2), op=fd.Sum).tolist() == [2, 2]
@@ -112,7 +126,9 @@ def test_ranks_in_different_collectives_are_told_within_seconds(fd):
     with pytest.raises(RuntimeError) as caught:
         calls[fd.rank()]()
     assert time.monotonic() - start < 10
-    places = "rank 0 waits in allreduce.loss; rank 1 waits in allgather.loss; rank 2 waits in broadcast.weights"
+    places = (
+        "rank 0 waits in allreduce.loss; rank 1 waits in allgather.loss; rank 2 waits in broadcast.weights"
+    )
     assert places in str(caught.value)
     assert fd.allreduce(np.ones(1), op=fd.Sum).tolist() == [3]
 
@@ -153,9 +169,18 @@ def test_different_models_name_rank_and_parameter(hvd):
         return hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
 
     for model, told in (
-        (torch.nn.Linear(3, 4 + hvd.rank()), r"parameter 0: rank 0 has 'bias' float32 \(4,\), rank 1 has 'bias' float32 \(5,\)"),
-        (torch.nn.Linear(3, 4, bias=hvd.rank() == 0), r"rank 0 has 2 parameters, rank 1 has 1 \('bias' is not on both\)"),
-        (torch.nn.Linear(3, 4).to(torch.float64 if hvd.rank() else torch.float32), r"rank 1 has 'bias' float64"),
+        (
+            torch.nn.Linear(3, 4 + hvd.rank()),
+            r"parameter 0: rank 0 has 'bias' float32 \(4,\), rank 1 has 'bias' float32 \(5,\)",
+        ),
+        (
+            torch.nn.Linear(3, 4, bias=hvd.rank() == 0),
+            r"rank 0 has 2 parameters, rank 1 has 1 \('bias' is not on both\)",
+        ),
+        (
+            torch.nn.Linear(3, 4).to(torch.float64 if hvd.rank() else torch.float32),
+            r"rank 1 has 'bias' float64",
+        ),
     ):
         with pytest.raises(RuntimeError, match=told):
             wrap(model)

@@ -127,7 +127,9 @@ def test_a_late_rank_is_named_and_the_run_goes_on(ended):
     run = ended("late")
     assert run.results == ["done"] * 3
     first, *more = warnings_in(run)
-    assert re.search(r"allreduce\.loss has waited [12] s; here: rank 0, 2; missing: rank 1 \(in no farandole call\)", first)
+    assert re.search(
+        r"allreduce\.loss has waited [12] s; here: rank 0, 2; missing: rank 1 \(in no farandole call\)", first
+    )
     assert len(more) <= 1  # not one a second
 
 
@@ -148,7 +150,10 @@ def test_a_stalled_wait_ends_with_an_error_and_later_ones_work(ended):
     told = ended("let go twice").results
     assert len(told[0]) == 2 and told[1] == []
     for text in told[0]:
-        assert re.search(r"\[rank 0/2\] allreduce\.metric has waited [23] s; here: rank 0; missing: rank 1 .*limit is 2 s", text)
+        assert re.search(
+            r"\[rank 0/2\] allreduce\.metric has waited [23] s; here: rank 0; missing: rank 1 .*limit is 2 s",
+            text,
+        )
 
 
 def test_an_asynchronous_operation_that_stalls_is_ended(ended):
@@ -158,7 +163,9 @@ def test_an_asynchronous_operation_that_stalls_is_ended(ended):
 def test_a_rank_that_hangs_for_good_ends_the_job(ended):
     run = ended("hanging", well=False)
     assert run.seconds < 15
-    assert "StalledError" in run.stderr and "broadcast.weights" in run.stderr and "missing: rank 0" in run.stderr
+    assert (
+        "StalledError" in run.stderr and "broadcast.weights" in run.stderr and "missing: rank 0" in run.stderr
+    )
 
 
 def test_a_rank_0_that_is_stopped_is_said_by_the_others(ended):

@@ -36,7 +36,9 @@ def same(found, wanted):
     """Bit for bit, type and shape included."""
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
     odd = np.flatnonzero(found.reshape(-1).view(np.uint8) != wanted.reshape(-1).view(np.uint8))
-    assert odd.size == 0, f"{odd.size} bytes differ, from {odd[0]}: {found.reshape(-1)[:5]} {wanted.reshape(-1)[:5]}"
+    assert odd.size == 0, (
+        f"{odd.size} bytes differ, from {odd[0]}: {found.reshape(-1)[:5]} {wanted.reshape(-1)[:5]}"
+    )
 
 
 @rank_test(n=[1, 2, 3])
@@ -108,7 +110,7 @@ def test_scale_factors_multiply_before_and_after(fd, dtype, count):
     found = fd.allreduce(ones * -2, op=fd.Min, prescale_factor=-2.0, postscale_factor=0.25)
     same(found, np.full(count, 1, type_of(dtype)))
     found = fd.allreduce(ones, op=fd.Product, prescale_factor=2.0, postscale_factor=0.5)
-    same(found, np.full(count, 2.0**fd.size() / 2, type_of(dtype)))
+    same(found, np.full(count, 2.0 ** fd.size() / 2, type_of(dtype)))
 
 
 @rank_test(n=2)
@@ -163,7 +165,9 @@ def test_compression_rounds_floats_on_the_way_and_leaves_the_rest(fd, wire):
     found = fd.allreduce(array, op=fd.Sum, compression=how)
     rounded = array.astype(short).astype(np.float32) * fd.size()
     same(found, rounded.astype(short).astype(np.float64))
-    assert fd.allreduce(np.array([2**20 + 1]), op=fd.Sum, compression=how).tolist() == [(2**20 + 1) * fd.size()]
+    assert fd.allreduce(np.array([2**20 + 1]), op=fd.Sum, compression=how).tolist() == [
+        (2**20 + 1) * fd.size()
+    ]
     several = fd.grouped_allreduce([array, array.astype(np.float32)], op=fd.Sum, compression=how)
     assert [a.dtype for a in several] == [np.float64, np.float32]
     same(several[0], found)

@@ -190,7 +190,9 @@ def test_reducescatter_in_every_form(fd):
             same(array, alone)
     scaled = fd.reducescatter(mine[0], op=fd.Sum, prescale_factor=0.5, postscale_factor=4.0)
     same(scaled, singly[0] * 2)
-    same(fd.reducescatter(mine[0].T[:, ::2], op=fd.Sum), fd.reducescatter(mine[0].T[:, ::2].copy(), op=fd.Sum))
+    same(
+        fd.reducescatter(mine[0].T[:, ::2], op=fd.Sum), fd.reducescatter(mine[0].T[:, ::2].copy(), op=fd.Sum)
+    )
     mean = fd.reducescatter(np.full(3, fd.rank(), np.float64))
     assert mean.tolist() == [(fd.size() - 1) / 2] * (3 // fd.size())
     short = fd.reducescatter(np.full((6, 2), 1 / 3), compression=fd.Compression.fp16)

@@ -1,5 +1,7 @@
 """More than 2**31 elements in one array."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,8 @@ COUNT = 2**31 + 17
 
 
 def enough_memory():
-    with open("/proc/meminfo") as lines:
-        available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     return available > 7 << 20  # kB
 
 

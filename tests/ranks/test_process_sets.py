@@ -35,7 +35,9 @@ def test_every_collective_within_a_set(fd):
         gathered = fd.gather(mine[:1], 2, process_set=pair)
         assert gathered is None if fd.rank() == 0 else gathered.tolist() == [1, 3]
         assert fd.alltoall(mine, process_set=pair).tolist() == ([1, 3] if fd.rank() == 0 else [10, 10])
-        assert fd.reducescatter(mine, op=fd.Sum, process_set=pair).tolist() == ([4] if fd.rank() == 0 else [20])
+        assert fd.reducescatter(mine, op=fd.Sum, process_set=pair).tolist() == (
+            [4] if fd.rank() == 0 else [20]
+        )
         assert fd.broadcast_object(fd.rank(), root_rank=2, process_set=pair) == 2
         assert fd.allgather_object(fd.rank(), process_set=pair) == [0, 2]
         assert fd.check_buffers_match([mine], process_set=pair) == 1

@@ -19,7 +19,9 @@ def program(seed, sets, count):
         ranks = draw.choice(sets)
         rows = draw.choice([0, 1, 3, 7, 64, 1000, 40_000])
         shape = (rows, *draw.choice([(), (1,), (3,)]))
-        kind = draw.choice(["sum", "average", "max", "allgather", "broadcast", "reducescatter", "alltoall", "group"])
+        kind = draw.choice(
+            ["sum", "average", "max", "allgather", "broadcast", "reducescatter", "alltoall", "group"]
+        )
         odd = draw.choice(ranks) if len(ranks) > 1 and draw.random() < 0.1 else None
         yield f"{seed}.{number}", kind, draw.choice(DTYPES), shape, tuple(ranks), draw.choice(ranks), odd
 
@@ -73,7 +75,11 @@ def expected(step, rank):
     if kind == "average":
         mean = wide.sum(0) / len(ranks)
         whole = np.dtype(dtype).kind in "iu"
-        return [np.trunc(mean).astype(dtype) if whole else mean.astype(np.float32 if dtype != np.float64 else dtype).astype(dtype)]
+        return [
+            np.trunc(mean).astype(dtype)
+            if whole
+            else mean.astype(np.float32 if dtype != np.float64 else dtype).astype(dtype)
+        ]
     total = wide.sum(0).astype(dtype)
     if kind == "reducescatter":
         return [np.array_split(total, len(ranks))[me]]

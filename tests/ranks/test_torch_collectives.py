@@ -108,7 +108,10 @@ def test_every_asynchronous_form(hvd):
         same(tensors[1], torch.tensor(3.0))
     joined = torch.cat([torch.full((4, 2), 1.0), torch.full((4, 2), 2.0)])
     same(done(hvd.allgather_async(mine())), joined)
-    for tensors in (hvd.grouped_allgather([mine(), mine()]), done(hvd.grouped_allgather_async([mine(), mine()]))):
+    for tensors in (
+        hvd.grouped_allgather([mine(), mine()]),
+        done(hvd.grouped_allgather_async([mine(), mine()])),
+    ):
         same(tensors[1], joined)
     root = torch.full((4, 2), 2.0)
     same(done(hvd.broadcast_async(mine(), 1)), root)
@@ -149,7 +152,10 @@ def test_any_layout_of_memory(hvd, edge):
             same(hvd.allreduce(pick(base), op=hvd.Sum), pick(total))
             same(hvd.broadcast(pick(base), 1), pick(root))
         for pick in (lambda t: t.T, lambda t: t[::2, 1::3], lambda t: t[:, 1], lambda t: t[2, 3]):
-            for call, result in ((lambda t: hvd.allreduce_(t, op=hvd.Sum), total), (lambda t: hvd.broadcast_(t, 1), root)):
+            for call, result in (
+                (lambda t: hvd.allreduce_(t, op=hvd.Sum), total),
+                (lambda t: hvd.broadcast_(t, 1), root),
+            ):
                 changed, wanted = base.clone(), base.clone()
                 call(pick(changed))
                 pick(wanted).copy_(pick(result))
@@ -324,6 +330,8 @@ def test_gradients_within_a_process_set(hvd):
     alone = hvd.add_process_set([1])
     if hvd.rank() == 1:
         x = torch.ones(3, requires_grad=True)
-        loss_of(hvd.allgather(hvd.allreduce(x, op=hvd.Sum, process_set=alone), process_set=alone), 1).backward()
+        loss_of(
+            hvd.allgather(hvd.allreduce(x, op=hvd.Sum, process_set=alone), process_set=alone), 1
+        ).backward()
         same(x.grad, weights(1, 3))
     assert hvd.remove_process_set(alone)

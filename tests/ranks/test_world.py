@@ -257,7 +257,10 @@ print(hvd.rank(), hvd.size())
 
 @pytest.mark.parametrize(
     ("variable", "advice"),
-    [("SLURM_NTASKS", "srun --mpi=pmi2"), ("OMPI_COMM_WORLD_SIZE", "mpiexec of the MPI library Python loads")],
+    [
+        ("SLURM_NTASKS", "srun --mpi=pmi2"),
+        ("OMPI_COMM_WORLD_SIZE", "mpiexec of the MPI library Python loads"),
+    ],
 )
 def test_many_worlds_of_one_rank_are_an_error(variable, advice):
     done = python("import farandole; farandole.init(); print('training')", **{variable: "2"})

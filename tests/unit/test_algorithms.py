@@ -10,7 +10,12 @@ INFINITY = float("inf")
 
 def test_the_shipped_table():
     table = AlgorithmTable()
-    assert [table.for_node(n) for n in (0, 64 * 1024, 64 * 1024 + 1, 1 << 40)] == ["flat", "flat", "sliced", "sliced"]
+    assert [table.for_node(n) for n in (0, 64 * 1024, 64 * 1024 + 1, 1 << 40)] == [
+        "flat",
+        "flat",
+        "sliced",
+        "sliced",
+    ]
     assert [table.for_cross(n, nodes=2) for n in (0, 1 << 30)] == ["exchange", "scatter"]
     assert table.for_cross(100, nodes=17) == "mpi"
 

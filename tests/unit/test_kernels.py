@@ -26,7 +26,9 @@ def test_integers_are_divided_exactly_and_cut_towards_zero(dtype):
     lowest, highest = np.iinfo(dtype).min, np.iinfo(dtype).max
     values = [7, -7, 0, 1, -1, lowest, lowest + 1, highest]
     for divide in (2, 3, 7):
-        assert finished(values, dtype, divide=divide) == [int(abs(v) // divide) * (1 if v > 0 else -1) for v in values]
+        assert finished(values, dtype, divide=divide) == [
+            int(abs(v) // divide) * (1 if v > 0 else -1) for v in values
+        ]
 
 
 def test_unsigned_integers_are_divided_exactly():
@@ -59,7 +61,9 @@ def test_16_bit_floats_are_kept_in_float32(dtype):
 
 @pytest.mark.parametrize("combine", OPERATIONS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int16"])
-@pytest.mark.parametrize("how", [{}, {"divide": 2}, {"divide": 3}, {"multiply": 0.3}, {"multiply": -2.0, "divide": 4}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"divide": 2}, {"divide": 3}, {"multiply": 0.3}, {"multiply": -2.0, "divide": 4}], ids=str
+)
 def test_the_last_step_is_the_others_in_one(combine, dtype, how):
     kind = np.dtype(getattr(ml_dtypes, dtype)) if dtype == "bfloat16" else np.dtype(dtype)
     rng = np.random.default_rng(0)

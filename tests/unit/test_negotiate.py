@@ -41,12 +41,18 @@ def test_keys_do_not_wait_for_each_other_and_may_come_again():
     ("odd", "told"),
     [
         (allreduce(dtype="float64"), "differ in dtype: ranks 0, 5 have float32; rank 2 has float64."),
-        (allreduce((4,)), "differ in shape: ranks 0, 5 have (3,); rank 2 has (4,). Every rank must pass the same"),
+        (
+            allreduce((4,)),
+            "differ in shape: ranks 0, 5 have (3,); rank 2 has (4,). Every rank must pass the same",
+        ),
         (allreduce((3, 1)), "rank 2 has (3, 1)"),
         (allreduce(op="MAX"), "differ in op: ranks 0, 5 have SUM; rank 2 has MAX."),
         (allreduce(prescale_factor=2.0), "differ in prescale_factor: ranks 0, 5 have 1.0; rank 2 has 2.0."),
         (allreduce(extra=1), "differ in arguments"),
-        (Request("allreduce.x", "allreduce", (), ()), "the number of arrays: ranks 0, 5 have 1; rank 2 has 0."),
+        (
+            Request("allreduce.x", "allreduce", (), ()),
+            "the number of arrays: ranks 0, 5 have 1; rank 2 has 0.",
+        ),
     ],
 )
 def test_a_difference_names_ranks_of_the_world_and_values(odd, told):
@@ -69,7 +75,9 @@ def test_splits_travel_with_the_verdict_and_must_be_given_by_all_or_none():
         return Request("alltoall.x", "alltoall", (("int8", (3,)),), splits=splits)
 
     assert judged(*(alltoall((n, 1, 2 - n)) for n in range(3))).splits == ((0, 1, 2), (1, 1, 1), (2, 1, 0))
-    assert "whether splits are given" in judged(alltoall((1, 1, 1)), alltoall(None), alltoall((1, 1, 1))).error
+    assert (
+        "whether splits are given" in judged(alltoall((1, 1, 1)), alltoall(None), alltoall((1, 1, 1))).error
+    )
 
 
 def test_a_rank_that_leaves_ends_what_is_pending_and_what_comes_later():

@@ -1,0 +1,94 @@
+"""Memory that ranks share leaves no file behind, and results in it can be changed by whoever reads them."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farandole.comm import shared
+from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
+from farandole.comm.transport import LocalTransport
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Where files would be left."""
+    monkeypatch.setattr(shared, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_a_block_is_zeroed_shared_memory_without_a_name(folder):
+    block = SharedBlock(LocalTransport(), 100_000)
+    assert list(folder.iterdir()) == []
+    whole, part = block.view(0, (100, 250), np.float32), block.view(400, (5,), np.float32)
+    assert not whole.any()
+    whole[0, 100] = 7
+    assert part[0] == 7
+
+
+class DeadNeighbour(LocalTransport):
+    """A peer that dies in the middle of things."""
+
+    size = 2
+
+    def allgather_object(self, value):
+        raise RuntimeError("rank 1 has died")
+
+
+def test_a_peer_s_death_leaves_no_file(folder):
+    with pytest.raises(RuntimeError, match="has died"):
+        SharedBlock(DeadNeighbour(), 4096)
+    assert list(folder.iterdir()) == []
+
+
+def test_no_room_is_told_with_the_reason(folder, monkeypatch):
+    def full(handle, offset, count):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(SharingUnavailable, match=r"has no room for 4 MiB: No space left"):
+        SharedBlock(LocalTransport(), 4 << 20)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_told(monkeypatch):
+    monkeypatch.setattr(shared, "FOLDER", Path("/nonexistent"))
+    with pytest.raises(SharingUnavailable, match="/nonexistent"):
+        SharedBlock(LocalTransport(), 4096)
+
+
+@pytest.fixture
+def window():
+    window = ResultWindow(LocalTransport(), [20_000, 8, 9_000])
+    yield window
+    window.close()
+
+
+def test_results_are_read_where_they_were_written(window):
+    for index, size in enumerate((20_000, 8, 9_000)):
+        window.shared(index)[:] = index + 1
+        assert window.private(index).size == size
+        assert (window.private(index) == index + 1).all()
+    assert window.refresh() == [False, False, False]
+
+
+def test_a_change_stays_with_the_rank_that_made_it_until_the_next_result(window):
+    window.shared(0)[:] = 1
+    window.private(0)[5000:5010] = 99
+    assert (window.shared(0) == 1).all()
+    assert (window.private(0)[5000:5010] == 99).all()
+    window.shared(0)[:] = 2
+    window.shared(2)[:] = 2
+    assert window.refresh() == [True, False, False]
+    assert (window.private(0) == 2).all() and (window.private(2) == 2).all()
+    assert window.refresh() == [False, False, False]
+
+
+def test_where_pages_cannot_be_told_apart_all_are_dropped(window):
+    os.close(window._pagemap)
+    window._pagemap = None
+    window.shared(1)[:] = 3
+    window.private(1)[:] = 5
+    assert window.refresh() == [True, True, True]
+    assert (window.private(1) == 3).all()

@@ -1,0 +1,100 @@
+"""Who waits for whom: the decisions of the watchdog."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from farandole.comm.watchdog import CROSSED_S, Report, StallSettings, Wait, alive, crossed, missing_ranks
+from farandole.errors import SettingsError
+
+LONG = CROSSED_S + 1
+
+
+def waits(key, *, members=(0, 1), seconds=LONG, missing=None, held=True):
+    return Wait(key, seconds, members, missing, held)
+
+
+def report(*found, pending=()):
+    return Report(tuple(found), frozenset(pending) | {wait.key for wait in found})
+
+
+def test_ranks_in_two_operations_that_need_both_are_crossed():
+    reports = {0: report(waits("gradients.SGD#3")), 1: report(waits("allreduce.loss"))}
+    assert {rank: wait.key for rank, wait in crossed(reports).items()} == {
+        0: "gradients.SGD#3",
+        1: "allreduce.loss",
+    }
+
+
+def test_a_circle_over_process_sets_is_crossed_and_a_chain_is_not():
+    circle = {
+        0: report(waits("a", members=(0, 1))),
+        1: report(waits("b", members=(1, 2))),
+        2: report(waits("c", members=(2, 0))),
+    }
+    assert sorted(crossed(circle)) == [0, 1, 2]
+    chain = circle | {2: report()}  # rank 2 still computes, and will come
+    assert crossed(chain) == {}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        report(waits("allreduce.loss", seconds=CROSSED_S / 2)),  # has just come
+        report(),  # computes
+        report(waits("allreduce.loss", held=False)),  # asynchronous: its thread is elsewhere
+        report(waits("allreduce.loss"), waits("barrier.1")),  # two threads: one may come to help
+        report(waits("allreduce.loss"), pending=["gradients.SGD#3"]),  # takes part in both
+        report(waits("gradients.SGD#3")),  # waits for the same
+    ],
+    ids=["new", "computing", "asynchronous", "two threads", "announced", "same"],
+)
+def test_ranks_that_may_still_meet_are_not_crossed(other):
+    assert crossed({0: report(waits("gradients.SGD#3")), 1: other}) == {}
+
+
+def test_several_threads_in_one_operation_stand_in_one_place():
+    step = [waits("gradients.SGD#3", seconds=LONG + n) for n in range(3)]
+    assert sorted(crossed({0: report(*step), 1: report(waits("allreduce.loss"))})) == [0, 1]
+
+
+def test_who_is_missing():
+    reports = {0: report(waits("x")), 1: report(pending=["x"]), 2: report(waits("y"))}
+    assert missing_ranks(waits("x", members=(0, 1, 2, 3)), reports) == [2, 3]
+    assert missing_ranks(waits("x", members=(0, 1, 2, 3), missing=(1,)), reports) == [1]  # knows better
+
+
+def settings(monkeypatch, **variables):
+    for name in list(os.environ):
+        if "STALL" in name:
+            monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return StallSettings.from_environment()
+
+
+def test_settings_come_from_the_environment(monkeypatch):
+    assert settings(monkeypatch) == StallSettings(warn_s=60, abort_s=0)
+    old = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9"}
+    assert settings(monkeypatch, **old) == StallSettings(warn_s=5, abort_s=9)
+    assert settings(monkeypatch, **old, FARANDOLE_STALL_CHECK_TIME_SECONDS="2.5").warn_s == 2.5
+    assert settings(monkeypatch, **old, HOROVOD_STALL_CHECK_DISABLE="1").warn_s == 0
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan"])
+def test_settings_that_cannot_work_are_refused(monkeypatch, text):
+    with pytest.raises(SettingsError, match="seconds"):
+        settings(monkeypatch, FARANDOLE_STALL_CHECK_TIME_SECONDS=text)
+
+
+def test_processes_that_are_gone_or_zombies_are_dead():
+    assert alive(os.getpid())
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert alive(child.pid)
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked
+    assert not alive(child.pid)
+    child.wait()
+    assert not alive(child.pid)

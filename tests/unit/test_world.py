@@ -1,0 +1,40 @@
+"""What the launcher says against what MPI says."""
+
+import pytest
+
+from farandole.comm.world import check_world_size
+from farandole.errors import WorldMismatchError
+
+
+@pytest.mark.parametrize(
+    ("environment", "advice"),
+    [
+        ({"SLURM_NTASKS": "4"}, "srun --mpi=pmi2"),
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "4"}, "srun --mpi=list"),
+        ({"PMI_SIZE": "2"}, "MPI4PY_LIBMPI"),
+        ({"OMPI_COMM_WORLD_SIZE": "8"}, "Open MPI's libmpi.so"),
+        ({"FARANDOLE_LAUNCH_SIZE": "3"}, "farandole doctor"),
+    ],
+)
+def test_n_worlds_of_one_rank_are_an_error_with_advice(environment, advice):
+    name, value = next(iter(environment.items()))
+    with pytest.raises(WorldMismatchError) as caught:
+        check_world_size(1, environment)
+    assert f"{name}={value} ranks were started, but MPI sees only 1" in str(caught.value)
+    assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "environment"),
+    [
+        (1, {}),
+        (1, {"PMI_SIZE": "1", "SLURM_NTASKS": "4"}),  # one rank inside an allocation of four, started as one
+        (1, {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"}),
+        (1, {"SLURM_NTASKS": ""}),
+        (4, {"SLURM_NTASKS": "4"}),
+        (2, {"SLURM_NTASKS": "4", "PMI_SIZE": "2"}),
+        (3, {"PMI_SIZE": "3", "OMPI_COMM_WORLD_SIZE": "3"}),
+    ],
+)
+def test_a_world_as_large_as_it_was_started_is_none(size, environment):
+    check_world_size(size, environment)
