@@ -135,6 +135,18 @@ def test_a_random_program_through_windows(fd):
     run_program(fd, 3, 200)
 
 
+@rank_test(n=3, timeout=60, env={"FARANDOLE_MPI_THREAD_LEVEL": "serialized"})
+def test_a_random_program_where_threads_take_turns(fd):
+    assert fd.describe()["mpi"]["thread_level"] == "serialized"
+    run_program(fd, 4, 200)
+
+
+@rank_test(n=2, timeout=60, env={"FARANDOLE_MPI_THREAD_LEVEL": "single"})
+def test_a_random_program_without_threads(fd):
+    assert fd.describe()["mpi"]["thread_level"] == "single"
+    run_program(fd, 5, 200)
+
+
 @pytest.mark.soak
 @rank_test(n=[2, 3, 4], timeout=120)
 @pytest.mark.parametrize("seed", range(100, 140))

@@ -92,3 +92,14 @@ def torch_kernels(kind):
     finally:
         kernels._special.clear()
         kernels._special.update(kept)
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_overflow_is_a_result_and_no_warning():
+    big = np.full(3, 3e38, np.float32)
+    total = np.empty(3, np.float32)
+    KERNELS.first("sum", big, big, total)
+    assert np.isinf(total).all()
+    assert finished([1e6], np.float16) == [np.inf]
+    KERNELS.add("sum", total, -total)
+    assert np.isnan(total).all()

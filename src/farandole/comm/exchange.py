@@ -47,6 +47,12 @@ class Board:
         fence()
         self._words[word, slot, self.rank] = value
 
+    def take_back(self, value: int) -> None:
+        """Undo this rank's marks of `value`, in every slot."""
+        mine = self._words[: RELEASED + 1, :, self.rank]
+        np.minimum(mine, value - 1, out=mine)
+        fence()
+
     def reached(self, word: int, slot: int, value: int) -> bool:
         """Whether every rank has come to `value`."""
         done = bool((self._words[word, slot] >= value).all())

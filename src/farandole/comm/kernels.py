@@ -75,18 +75,26 @@ class Kernels(Protocol):
         ...
 
 
+def _quiet() -> np.errstate:
+    """An overflow is a result, which others look at (a loss scaler does): nothing to warn of here."""
+    return np.errstate(over="ignore", under="ignore", invalid="ignore")
+
+
 class NumpyKernels:
     """Kernels for every type."""
 
     def accumulator(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         return np.dtype(np.float32) if dtype in _SIXTEEN_BIT else dtype
 
+    @_quiet()
     def first(self, combine: str, a: AnyArray, b: AnyArray, total: AnyArray) -> None:
         _UFUNCS[combine](a.astype(total.dtype, copy=False), b.astype(total.dtype, copy=False), out=total)
 
+    @_quiet()
     def add(self, combine: str, total: AnyArray, x: AnyArray) -> None:
         _UFUNCS[combine](total, x.astype(total.dtype, copy=False), out=total)
 
+    @_quiet()
     def last(self, reduction: Reduction, a: AnyArray, b: AnyArray, total: AnyArray, out: AnyArray) -> None:
         if not reduction.scales and out.dtype == total.dtype:
             self.first(reduction.combine, a, b, out)
@@ -94,6 +102,7 @@ class NumpyKernels:
             self.first(reduction.combine, a, b, total)
             self.finish(reduction, total, out)
 
+    @_quiet()
     def finish(self, reduction: Reduction, total: AnyArray, out: AnyArray) -> None:
         if not reduction.scales:
             np.copyto(out, total, casting="unsafe")

@@ -36,6 +36,7 @@ __all__ = ["Entry", "GradientPlan", "agree"]
 DIRECT_BYTES = 1 << 20
 BUCKET_BYTES = 4 << 20
 PIECE_BYTES = 32 << 20
+ABANDON_S = 5.0
 
 
 class Entry(NamedTuple):
@@ -132,6 +133,7 @@ class GradientPlan:
         self._open_window()
         self._sequence = 0
         self._changed = threading.Condition()
+        self._busy = 0
         self._begin()
         self._error: BaseException | None = None
         self._closed = False
@@ -247,9 +249,7 @@ class GradientPlan:
             if self._window is not None:
                 self._window_changed = dict(zip(self._results, self._window.refresh()))
         except BaseException:
-            # The step did not happen: the next one takes its number.
-            self._sequence -= 1
-            self._begin()
+            self._abandon()
             raise
         counts = self._present.copy()
         end_ns = time.monotonic_ns()
@@ -259,6 +259,16 @@ class GradientPlan:
         self._say_statistics()
         self._begin()
         return counts
+
+    def _abandon(self) -> None:
+        """The step did not happen: the next one takes its number."""
+        with self._changed:
+            self._next = len(self._pieces)
+            self._changed.wait_for(lambda: self._busy == 0, timeout=ABANDON_S)
+            self._error = None
+        self._two_level.take_back(self._sequence)
+        self._sequence -= 1
+        self._begin()
 
     @property
     def _key(self) -> str:
@@ -289,6 +299,7 @@ class GradientPlan:
         """The next piece to reduce, in the plan's order."""
         if self._next < len(self._pieces) and self._posted[self._next]:
             self._next += 1
+            self._busy += 1
             return self._next - 1
         return None
 
@@ -301,6 +312,18 @@ class GradientPlan:
         return True
 
     def _reduce(self, place: int) -> None:
+        """Reduce a piece that was taken."""
+        done = False
+        try:
+            self._reduce_piece(place)
+            done = True
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._reduced += done
+                self._changed.notify_all()
+
+    def _reduce_piece(self, place: int) -> None:
         array = self._pieces[place].array
         assert array is not None
         last = place == len(self._pieces) - 1
@@ -317,9 +340,6 @@ class GradientPlan:
             arguments = {"tensors": ", ".join(names), "bytes": array.nbytes, "step": self._sequence}
             timeline.span(communication_track(), "ALLREDUCE", start_ns, end_ns, arguments)
         self.statistics.reduced(array.nbytes, (end_ns - start_ns) * 1e-9)
-        with self._changed:
-            self._reduced += 1
-            self._changed.notify_all()
 
     def _join(self) -> None:
         """Wait for the pieces that the team's threads have taken."""

@@ -192,6 +192,12 @@ class TwoLevel:
         if self.exchange is not None:
             self._await(RELEASED, slot, sequence, key)
 
+    def take_back(self, sequence: int) -> None:
+        """Undo this rank's part of a sequence that came to nothing, so that it can be done again."""
+        if self.exchange is not None:
+            self.exchange.board.take_back(sequence)
+        self._turn = sequence * self._slots
+
     def released(self, sequence: int, key: str) -> None:
         """The same for all slots at once."""
         if self.exchange is not None:

@@ -51,17 +51,25 @@ class SharedBlock:
         self._wants_private = private
         if not _STORES_IN_ORDER and _MEMBARRIER is None:
             raise SharingUnavailable(f"no memory barrier known for {platform.machine()}")
-        path, problem = self._make() if node.rank == 0 else (None, None)
-        path, problem = node.broadcast_object((path, problem), 0)
-        mapped = None
-        if problem is None:
-            mapped, problem = self._map(path)
-        problems = [p for p in node.allgather_object(problem) if p is not None]
-        if node.rank == 0 and path is not None:
-            path.unlink(missing_ok=True)
+        made, problem = self._make() if node.rank == 0 else (None, None)
+        try:
+            mapped, problems = self._map_together(node, made, problem)
+        finally:
+            if made is not None:
+                made.unlink(missing_ok=True)
         if problems or mapped is None:
             raise SharingUnavailable(problems[0])
         self._memory = mapped
+
+    def _map_together(
+        self, node: Transport, made: Path | None, problem: str | None
+    ) -> tuple[mmap.mmap | None, list[str]]:
+        """This rank's mapping, and what went wrong on any rank."""
+        path, problem = node.broadcast_object((made, problem), 0)
+        mapped = None
+        if problem is None:
+            mapped, problem = self._map(path)
+        return mapped, [p for p in node.allgather_object(problem) if p is not None]
 
     def _make(self) -> tuple[Path | None, str | None]:
         path = FOLDER / f"{PREFIX}{os.getpid()}-{secrets.token_hex(6)}"

@@ -20,10 +20,10 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from farandole.comm.transport import Request, Transport
 from farandole.comm.waiting import blocked
@@ -34,6 +34,8 @@ __all__ = ["StallSettings", "Watchdog", "alive", "crossed", "death_of"]
 TICK_S = 0.5
 CROSSED_S = 3.0
 UNANSWERED_S = 5.0
+# One look lets the library handle one packet, and those of other communicators stand in the same queue.
+LOOKS = 100
 _TO_HUB, _FROM_HUB = 1, 2
 _ERRORS: dict[str, type[FarandoleError]] = {
     "left": RankFailedError,
@@ -120,7 +122,7 @@ def missing_ranks(wait: Wait, reports: dict[int, Report]) -> list[int]:
 def crossed(reports: dict[int, Report]) -> dict[int, Wait]:
     """Ranks that wait for one another in different operations, so that none can go on."""
     places = {rank: report.place() for rank, report in reports.items()}
-    stuck = {rank: wait for rank, wait in places.items() if wait is not None and wait.waited_s > CROSSED_S}
+    stuck = {rank: wait for rank, wait in places.items() if wait is not None}
     while True:
         keep = {}
         for rank, wait in stuck.items():
@@ -128,8 +130,11 @@ def crossed(reports: dict[int, Report]) -> dict[int, Wait]:
             if any(other in stuck and stuck[other].key != wait.key for other in late):
                 keep[rank] = wait
         if len(keep) == len(stuck):
-            return keep
+            break
         stuck = keep
+    # One that has only just begun to wait may still be answered, and then everybody goes on.
+    settled = all(wait.waited_s > CROSSED_S for wait in stuck.values())
+    return stuck if settled else {}
 
 
 class Watchdog:
@@ -178,6 +183,15 @@ class Watchdog:
     def _post(self, value: object, dest: int, tag: int = _FROM_HUB) -> None:
         self._sent = [request for request in self._sent if not request.test()]
         self._sent.append(self._transport.send_message(pickle.dumps(value), dest, tag))
+
+    def _mail(self, tag: int) -> Iterator[tuple[int, Any]]:
+        """What has come, with its sender; a rank that does nothing else must look often to receive it."""
+        looks = 0
+        while looks < LOOKS:
+            message = self._transport.poll_message(tag)
+            looks = looks + 1 if message is None else 0
+            if message is not None:
+                yield message[0], pickle.loads(message[1])
 
     def _watch(self) -> None:
         while not self._stop.wait(TICK_S):
@@ -236,9 +250,9 @@ class Watchdog:
                 self._answered = time.monotonic()
             self._post(("report", report), 0, _TO_HUB)
             self._reported = bool(report.waits)
-        while (message := self._transport.poll_message(_FROM_HUB)) is not None:
+        for _, content in self._mail(_FROM_HUB):
             self._answered = time.monotonic()
-            self._obey(*pickle.loads(message[1]))
+            self._obey(*content)
         if self._deserted is not None:
             blocked.fail(None, RankFailedError(self._here() + self._deserted))
         self._doubt_the_hub(report)
@@ -265,9 +279,7 @@ class Watchdog:
     # Rank 0
 
     def _listen(self, hub: _Hub) -> None:
-        while (message := self._transport.poll_message(_TO_HUB)) is not None:
-            rank, data = message
-            kind, content = pickle.loads(data)
+        for rank, (kind, content) in self._mail(_TO_HUB):
             if kind == "left":
                 hub.left[rank] = content
                 hub.reports.pop(rank, None)

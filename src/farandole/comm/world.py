@@ -8,6 +8,7 @@ that nobody catches ends every rank: a rank that died must not leave the others 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import socket
@@ -126,8 +127,12 @@ class World:
         return {r: pid for r, pid, where in found if r != self.rank and where == place and alive(pid)}
 
     def _pending_keys(self) -> list[str]:
-        sets = [s for s in list(self.sets.values()) if s.included()]
-        return [key for s in sets for key in s.runtime().engine.pending_keys()]
+        keys: list[str] = []
+        for process_set in list(self.sets.values()):
+            # Not in it, or it is being removed at this moment.
+            with contextlib.suppress(SettingsError, NotInitializedError):
+                keys += process_set.runtime().engine.pending_keys()
+        return keys
 
     def register(self, process_set: ProcessSet) -> None:
         """Collective over the world."""
