@@ -36,6 +36,18 @@ _NAMES = {
     ),
     "comm.process_sets": ("ProcessSet", "global_process_set"),
     "comm.compression": ("Compression",),
+    "comm.probes": (
+        "ccl_built",
+        "cuda_built",
+        "ddl_built",
+        "gloo_built",
+        "gloo_enabled",
+        "mpi_built",
+        "mpi_enabled",
+        "mpi_threads_supported",
+        "nccl_built",
+        "rocm_built",
+    ),
     "comm.collectives": (
         "Adasum",
         "Average",
@@ -83,6 +95,7 @@ __all__ = ["__version__", *sorted(_HOME)]
 if TYPE_CHECKING:
     from farandole.comm.collectives import *  # noqa: F403
     from farandole.comm.compression import Compression as Compression
+    from farandole.comm.probes import *  # noqa: F403
     from farandole.comm.process_sets import ProcessSet as ProcessSet
     from farandole.comm.process_sets import global_process_set as global_process_set
     from farandole.comm.world import *  # noqa: F403

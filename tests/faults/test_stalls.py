@@ -139,7 +139,7 @@ def test_asynchronous_operations_that_nobody_waits_for_are_named_too(ended):
     assert re.search(r"grad\.\d+, allreduce\.grad\.\d+, allreduce\.grad\.\d+ and 37 more have waited", text)
     assert "here: rank 1; missing: rank 0 (in no farandole call), rank 2 (in no farandole call)" in text
     assert re.search(r"set 1: allreduce\.in_the_set has waited .*missing: rank 0 \(in no", text)
-    assert len(lines) <= 4
+    assert len(lines) <= 6  # not one for each operation
 
 
 def test_work_without_a_pause_is_no_stall(ended):
