@@ -21,6 +21,7 @@ __all__ = ["Job"]
 
 _TICK_S = 0.25
 _CAUSE_S = 2.0
+_STARTER_S = 0.2
 """How long a rank that failed because of another waits for that other's report."""
 _JOIN_S = 2.0
 """How long a rank may start MPI when another has ended without."""
@@ -154,6 +155,10 @@ class Job:
         rank = self._links.pop(link)
         link.close()
         if rank is not None and rank.ended is None:
+            # A killed mpiexec takes its workers along, and they may be seen to go first.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                if self._process.wait(timeout=_STARTER_S) < 0:
+                    self._check_start(time.monotonic())
             lost = "the connection to its worker was lost (killed, or its host is gone)"
             stopped = self._stopped_at is not None
             self._note_end(rank, Ended(time.time(), code=1, problem=lost, stopped=stopped))
@@ -180,7 +185,7 @@ class Job:
     def _check_start(self, now: float) -> None:
         missing = sorted(set(range(self._size)) - set(self.ranks))
         code = self._process.poll()
-        if code is not None and not self._all_ended():
+        if code is not None and not self._all_ended() and self._failed_at is None:
             self._fail(f"{self._starter} ended with code {code} before {_named(missing) or 'the ranks did'}")
         elif missing and now - self._started_at > self._start_timeout_s:
             self._fail(f"{_named(missing)} did not start within {self._start_timeout_s:g} s")
