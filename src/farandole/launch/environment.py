@@ -29,7 +29,7 @@ THREAD_VARIABLES = (
 _INTEROP_THREADS = "2"
 
 # glibc hands buffers above the first threshold back at every free, and the heap's end above the second.
-# The tunable asks for huge pages: neighbours read each other's gradients a fifth faster from them.
+# The tunable asks for huge pages, from which neighbours read each other's gradients faster.
 ALLOCATOR_VARIABLES = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
