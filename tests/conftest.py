@@ -1,3 +1,9 @@
 """Every test may use the `ranks` fixture and `rank_test`, and no test may leak."""
 
+import signal
+
 pytest_plugins = ["ranktest.plugin", "ranktest.leaks"]
+
+# A shell that starts the tests in the background has SIGINT ignored, and every process they start would too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
