@@ -164,7 +164,7 @@ def _in_window(ranks: Ranks, mib: int, budget_s: float) -> Case:
         sequence += 1
         two_level.post(0, sequence, source, result)
         two_level.finish(0, sequence, source, result, Reduction("sum"), "bench", shared=shared)
-        two_level.released(sequence, "bench")
+        two_level.released(sequence, "bench", 1)
 
     def check() -> None:
         np.testing.assert_allclose(result, _expected(_values(mib), ranks.size)[0].numpy(), rtol=1e-5)

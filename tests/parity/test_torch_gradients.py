@@ -12,6 +12,8 @@ from ranktest import rank_test
 
 # Around the limits of the plan: packed, reduced where it lies (from 1 MiB), in several pieces (from 32 MiB).
 PACKED_BYTES, DIRECT_BYTES, SPLIT_BYTES = 40, 1_200_004, 34_000_004
+# Results go to a window from the same size on as gradients are reduced where they lie, so that both are tested.
+WINDOW = {"FARANDOLE_RESULT_ALGORITHMS": "1048575=place,*=window"}
 ROWS = 12
 
 
@@ -68,7 +70,7 @@ def through_backward(p, gradient):
 # Sizes, types, layouts
 
 
-@rank_test(n=[1, 2, 3], door="torch", timeout=60)
+@rank_test(n=[1, 2, 3], door="torch", env=WINDOW, timeout=60)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_every_size_of_every_type(hvd, dtype):
     width = parameter(dtype=dtype).element_size()
@@ -78,14 +80,14 @@ def test_every_size_of_every_type(hvd, dtype):
     assert_steps_are_exact(hvd, [parameter(*shape, dtype=dtype) for shape in shapes], through_backward, steps=2)
 
 
-@rank_test(n=[2, 3], door="torch")
+@rank_test(n=[2, 3], door="torch", env=WINDOW)
 def test_a_model_of_several_types(hvd):
     kinds = ["float32", "float64", "bfloat16", "float32", "float16", "float64"]
     parameters = [parameter(size, dtype=kind) for size in (5, 700_000) for kind in kinds]
     assert_steps_are_exact(hvd, parameters, through_backward)
 
 
-@rank_test(n=[2, 3], door="torch", timeout=60)
+@rank_test(n=[2, 3], door="torch", env=WINDOW, timeout=60)
 def test_thousands_of_small_parameters(hvd):
     assert_steps_are_exact(hvd, [parameter(1 + i % 5) for i in range(4000)], through_backward, steps=2)
 
@@ -100,12 +102,12 @@ def odd_layouts():
     return [torch.nn.Parameter(t) for t in (channels_last, few_channels, *turned, *with_gaps)]
 
 
-@rank_test(n=[1, 2, 3], door="torch")
+@rank_test(n=[1, 2, 3], door="torch", env=WINDOW)
 def test_parameters_in_any_layout(hvd):
     assert_steps_are_exact(hvd, odd_layouts(), through_backward)
 
 
-@rank_test(n=[1, 2, 3], door="torch")
+@rank_test(n=[1, 2, 3], door="torch", env=WINDOW)
 def test_gradients_in_another_layout_than_their_parameter(hvd):
     def give_turned(p, gradient):
         p.grad = gradient.mT.contiguous().mT
@@ -117,7 +119,7 @@ def test_gradients_in_another_layout_than_their_parameter(hvd):
         assert_steps_are_exact(hvd, [parameter(700, 500), parameter(5, 3)], give)
 
 
-@rank_test(n=[2, 3], door="torch")
+@rank_test(n=[2, 3], door="torch", env=WINDOW)
 def test_parameters_whose_layout_changes_after_wrapping(hvd):
     """model.to(memory_format=...) once the optimizer exists, and on one rank only."""
     import torch
@@ -135,7 +137,7 @@ def test_parameters_whose_layout_changes_after_wrapping(hvd):
     assert len(changed) == (3 if hvd.rank() == 0 else 0)
 
 
-@rank_test(n=[1, 2], door="torch")
+@rank_test(n=[1, 2], door="torch", env=WINDOW)
 def test_a_parameter_whose_type_changes_after_wrapping_is_named(hvd):
     import torch
 
@@ -147,7 +149,7 @@ def test_a_parameter_whose_type_changes_after_wrapping_is_named(hvd):
     assert optimizer.param_groups
 
 
-@rank_test(n=[1, 2], door="torch")
+@rank_test(n=[1, 2], door="torch", env=WINDOW)
 def test_gradients_with_a_graph_of_their_own(hvd):
     """backward(create_graph=True): what step() reads is reduced and holds no graph, however many steps there are."""
     import torch
@@ -165,7 +167,7 @@ def test_gradients_with_a_graph_of_their_own(hvd):
     assert all((p == -2 * mean).all() for p in parameters)
 
 
-@rank_test(n=[2, 3], door="torch")
+@rank_test(n=[2, 3], door="torch", env=WINDOW)
 def test_an_expanded_gradient(hvd):
     import torch
 
@@ -177,7 +179,7 @@ def test_an_expanded_gradient(hvd):
     assert all(torch.equal(p, torch.full_like(p, -(hvd.size() - 1) / 2)) for p in parameters)
 
 
-@rank_test(n=[1, 2, 3], door="torch")
+@rank_test(n=[1, 2, 3], door="torch", env=WINDOW)
 def test_convolutions_in_channels_last_train_as_on_one_process(hvd):
     import torch
     from torch import nn
@@ -259,7 +261,7 @@ EVERYTHING = ("small", "large", "other small", "other large")
 DECAYING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.1}
 
 
-@rank_test(n=[1, 2, 3], door="torch")
+@rank_test(n=[1, 2, 3], door="torch", env=WINDOW)
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 def test_gradients_that_some_or_all_ranks_lack(hvd, optimizer, set_to_none):
@@ -279,7 +281,7 @@ def test_gradients_that_some_or_all_ranks_lack(hvd, optimizer, set_to_none):
     compare_branches(hvd, kind, options, uses, lambda o: o.zero_grad(set_to_none=set_to_none), steps=7)
 
 
-@rank_test(n=[1, 2, 3], door="torch")
+@rank_test(n=[1, 2, 3], door="torch", env=WINDOW)
 def test_parameters_that_no_step_ever_uses(hvd):
     import torch
 
@@ -287,7 +289,7 @@ def test_parameters_that_no_step_ever_uses(hvd):
     compare_branches(hvd, torch.optim.SGD, DECAYING, lambda rank, step: EVERYTHING[:2], zero, steps=3)
 
 
-@rank_test(n=[1, 2, 3], door="torch")
+@rank_test(n=[1, 2, 3], door="torch", env=WINDOW)
 def test_gradients_that_are_never_zeroed_add_up(hvd):
     import torch
 
@@ -297,7 +299,7 @@ def test_gradients_that_are_never_zeroed_add_up(hvd):
     compare_branches(hvd, torch.optim.SGD, {"lr": 1e-3}, uses, lambda o: None, steps=5)
 
 
-@rank_test(n=[1, 2, 3], door="torch")
+@rank_test(n=[1, 2, 3], door="torch", env=WINDOW)
 def test_requires_grad_switched_off_and_on(hvd):
     import torch
 
@@ -312,7 +314,7 @@ def test_requires_grad_switched_off_and_on(hvd):
     compare_branches(hvd, torch.optim.SGD, DECAYING, uses, zero, steps=6, before_step=freeze)
 
 
-@rank_test(n=[2, 3], door="torch")
+@rank_test(n=[2, 3], door="torch", env=WINDOW)
 def test_parameters_that_begin_frozen_overlap_once_they_train(hvd):
     """A hook is there from the step after they were switched on: the gradient is handed over in backward."""
     import torch
@@ -337,7 +339,7 @@ def test_parameters_that_begin_frozen_overlap_once_they_train(hvd):
 # Not a number
 
 
-@rank_test(n=[2, 3], door="torch")
+@rank_test(n=[2, 3], door="torch", env=WINDOW)
 def test_not_a_number_and_infinity_reach_every_rank(hvd):
     import torch
 
@@ -373,7 +375,7 @@ CHANGES = {
 }
 
 
-@rank_test(n=[1, 2, 3], door="torch", timeout=60)
+@rank_test(n=[1, 2, 3], door="torch", env=WINDOW, timeout=60)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_rank_that_changes_its_gradients_changes_only_its_own(hvd, change):
     """Neither the neighbours nor the next step see it, on whatever rank and in whatever step it happens."""
@@ -408,7 +410,7 @@ def assert_changes_stay_local(hvd, change):
         assert all(torch.equal(p, e) for p, e in zip(parameters, expected)), f"step {step}"
 
 
-@rank_test(n=[2, 3], door="torch")
+@rank_test(n=[2, 3], door="torch", env=WINDOW)
 def test_changed_gradients_that_are_kept_add_up_from_what_they_were_changed_to(hvd):
     """Without zero_grad(), as on one process: each rank adds its next gradient to its own version."""
     import torch
@@ -460,7 +462,7 @@ def without(hvd, what):
         yield expected
 
 
-@rank_test(n=[2, 3], door="torch", timeout=60)
+@rank_test(n=[2, 3], door="torch", env=WINDOW, timeout=60)
 @pytest.mark.parametrize("what", ["room for results", "reading neighbours", "shared memory", "a common node"])
 def test_the_same_without(hvd, what):
     import torch
@@ -487,3 +489,14 @@ def test_the_limits_these_sizes_stand_for():
 
     limits = [PACKED_BYTES, direct, DIRECT_BYTES, BUCKET_BYTES, PIECE_BYTES, SPLIT_BYTES]
     assert all(a < b for a, b in pairwise(limits))
+
+
+@rank_test(n=[2, 3], door="torch", timeout=60)
+def test_results_go_to_a_window_only_from_some_size_on(hvd):
+    """As shipped: a gradient of 34 MB has its result there, one of 1.2 MB is changed where it lies."""
+    assert_steps_are_exact(hvd, [parameter(DIRECT_BYTES // 4)], through_backward)
+    assert hvd.describe()["plans"][-1]["window"] == "none"
+    assert_steps_are_exact(hvd, [parameter(DIRECT_BYTES // 4), parameter(SPLIT_BYTES // 4)], through_backward)
+    assert hvd.describe()["plans"][-1]["window"] == "shared"
+    for change in CHANGES.values():
+        assert_changes_stay_local(hvd, change)

@@ -163,7 +163,7 @@ def test_a_function_that_ranks_cannot_import_is_refused(ranks: Callable[..., lis
 def test_a_script_hands_back_results_and_output() -> None:
     script = """
         import os, sys
-        print("to stdout", sys.argv[1:])
+        os.write(1, f"to stdout {sys.argv[1:]}\\n".encode())
         result({"rank": int(os.environ["PMI_RANK"])})
     """
     run = run_ranks(2, script, args=["--epochs", "3"])

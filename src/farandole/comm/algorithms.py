@@ -3,8 +3,10 @@
 The choice depends on the size and the layout of ranks alone, so that a run repeats bit for bit.
 
 Within a node: `flat` (every rank combines all of the array: one wait less) or `sliced` (each rank
-combines its slice and reads the others'). Between nodes: `exchange` (every node sends its part to all),
-`scatter` (each node combines its share, then sends the result to all) or `mpi` (the library's own).
+combines its slice and reads the others'). The result of a gradient goes to its own `place` (which is still in
+the rank's cache) or to a `window` that the node's ranks share (no rank reads what another has made). Between
+nodes: `exchange` (every node sends its part to all), `scatter` (each node combines its share, then sends the
+result to all) or `mpi` (the library's own).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from farandole.errors import SettingsError
 __all__ = ["AlgorithmTable"]
 
 _NODE = ("flat", "sliced")
+_RESULT = ("place", "window")
 _CROSS = ("exchange", "scatter", "mpi")
 _KIB = 1024
 
@@ -28,6 +31,8 @@ class AlgorithmTable:
 
     node: tuple[tuple[float, str], ...] = ((64 * _KIB, "flat"), (float("inf"), "sliced"))
     """Within a node."""
+    result: tuple[tuple[float, str], ...] = ((16 * _KIB * _KIB, "place"), (float("inf"), "window"))
+    """Where a gradient's result goes within a node."""
     cross: tuple[tuple[float, str], ...] = ((64 * _KIB, "exchange"), (float("inf"), "scatter"))
     """Between nodes; sizes are those of the part one rank carries."""
     many_nodes: int = 16
@@ -35,19 +40,23 @@ class AlgorithmTable:
 
     def __post_init__(self) -> None:
         _check("node", self.node, _NODE)
+        _check("result", self.result, _RESULT)
         _check("cross", self.cross, _CROSS)
 
     def for_node(self, nbytes: int) -> str:
         return next(name for limit, name in self.node if nbytes <= limit)
+
+    def for_result(self, nbytes: int) -> str:
+        return next(name for limit, name in self.result if nbytes <= limit)
 
     def for_cross(self, nbytes: int, nodes: int) -> str:
         return "mpi" if nodes > self.many_nodes else next(n for limit, n in self.cross if nbytes <= limit)
 
     @classmethod
     def from_environment(cls) -> AlgorithmTable:
-        """FARANDOLE_NODE_ALGORITHMS and FARANDOLE_CROSS_ALGORITHMS, e.g. `65536=flat,*=sliced`."""
+        """FARANDOLE_NODE_ALGORITHMS (_RESULT_, _CROSS_), e.g. `65536=flat,*=sliced`."""
         rows: dict[str, Any] = {}
-        for field in ("node", "cross"):
+        for field in ("node", "result", "cross"):
             text = os.environ.get(f"FARANDOLE_{field.upper()}_ALGORITHMS")
             if text:
                 rows[field] = _parse(field, text)

@@ -8,12 +8,15 @@ In a step nothing is negotiated:
     reduce    the team's threads reduce the pieces in the plan's order while backward goes on
     finish    the training thread helps with what is left, and waits until nobody reads its memory
 
-One more piece counts, for every gradient, on how many ranks it exists: what no rank has made stays absent.
+For every gradient the ranks count on how many of them it exists: what no rank has made stays absent. On one
+node each rank notes this in shared memory before it posts a piece; otherwise the counts are one more piece.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -25,7 +28,7 @@ import numpy as np
 from farandole.comm.kernels import Reduction
 from farandole.comm.process_sets import SetRuntime
 from farandole.comm.reduce import TwoLevel, communication_track, note_fallback
-from farandole.comm.shared import ResultWindow, SharingUnavailable
+from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
 from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray
 from farandole.errors import PlanMismatchError
@@ -123,17 +126,26 @@ class GradientPlan:
         self._places: list[list[int]] = [[] for _ in entries]
         self._views: list[AnyArray | None] = [None] * len(entries)
         self._cut(staged, bucket_bytes)
-        self._present = np.zeros(max(len(entries), 1), np.int32)
-        self._pieces.append(_Piece([], array=self._present))
         self._transport = runtime.transport.duplicate()
-        self._two_level = TwoLevel(self._transport, self._slot_bytes(), runtime.members)
+        self._present = np.zeros(max(len(entries), 1), np.int32)
+        self._two_level = TwoLevel(
+            self._transport, [*self._slot_bytes(), self._present.nbytes], runtime.members
+        )
+        self._node_presence: AnyArray | None = None
+        self._counting: int | None = None
+        self._open_presence()
         self._window: ResultWindow | None = None
         self._results: dict[int, AnyArray] = {}
         self._window_changed: dict[int, bool] = {}
         self._open_window()
         self._sequence = 0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._work_came = threading.Condition(self._lock)
+        self._work_done = threading.Condition(self._lock)
         self._busy = 0
+        # Threads that have to share a core with the training thread only push each other out of its cache.
+        spare_cores = len(os.sched_getaffinity(0)) > self._two_level.node.size
+        self._one_at_a_time = self._two_level.on_one_node and not spare_cores
         self._begin()
         self._error: BaseException | None = None
         self._closed = False
@@ -184,20 +196,30 @@ class GradientPlan:
 
     def _slot_bytes(self) -> list[int]:
         def size(piece: _Piece) -> int:
-            if piece.array is not None:
-                return piece.array.nbytes
+            if piece.buffer is not None:
+                return piece.buffer.nbytes
             return (piece.stop - piece.start) * _dtype(self.entries[piece.entries[0]]).itemsize
 
         return [size(piece) for piece in self._pieces]
 
+    def _open_presence(self) -> None:
+        if self._two_level.on_one_node:
+            shape = (2, self._transport.size, self._present.size)  # two steps may overlap
+            with contextlib.suppress(SharingUnavailable):
+                self._node_presence = SharedBlock(self._two_level.node, math.prod(shape)).view(0, shape, np.uint8)
+        if self._node_presence is None:
+            self._counting = len(self._pieces)
+            self._pieces.append(_Piece([], array=self._present))
+
     def _open_window(self) -> None:
-        """Results of large gradients go to memory the node's ranks share, where there is room for it."""
-        direct = [i for i, view in enumerate(self._views) if view is None]
+        """Results of the largest gradients go to memory the node's ranks share, where there is room for it."""
+        sizes = {i: entry.elements * _dtype(entry).itemsize for i, entry in enumerate(self.entries)}
+        goes = self._two_level.table.for_result
+        direct = [i for i, view in enumerate(self._views) if view is None and goes(sizes[i]) == "window"]
         if self._two_level.kind != "direct" or not direct:
             return
-        sizes = [self.entries[i].elements * _dtype(self.entries[i]).itemsize for i in direct]
         try:
-            self._window = ResultWindow(self._two_level.node, sizes)
+            self._window = ResultWindow(self._two_level.node, [sizes[i] for i in direct])
         except SharingUnavailable as error:
             note_fallback(f"no window for results ({error})", speak=self._transport.rank == 0)
             return
@@ -228,7 +250,10 @@ class GradientPlan:
 
     def ready(self, index: int, array: AnyArray | None, *, present: bool = True) -> None:
         """A gradient is complete: in its buffer, or in `array` (flat), which is reduced in place."""
-        self._present[index] = present
+        if self._node_presence is None:
+            self._present[index] = present
+        else:
+            self._node_presence[self._sequence & 1, self._transport.rank, index] = present
         for place in self._places[index]:
             piece = self._pieces[place]
             if array is not None and piece.buffer is None:
@@ -241,17 +266,18 @@ class GradientPlan:
         """Wait for every gradient; returns on how many ranks each exists."""
         start_ns = time.monotonic_ns()
         try:
-            self._post(len(self._pieces) - 1)
+            if self._counting is not None:
+                self._post(self._counting)
             while self._take_and_reduce():
                 pass
             self._join()
-            self._two_level.released(self._sequence, self._key)
+            self._two_level.released(self._sequence, self._key, len(self._pieces))
             if self._window is not None:
                 self._window_changed = dict(zip(self._results, self._window.refresh()))
         except BaseException:
             self._abandon()
             raise
-        counts = self._present.copy()
+        counts = self._counts()
         end_ns = time.monotonic_ns()
         if timeline.active():
             timeline.span("training", "WAIT_FOR_GRADIENTS", start_ns, end_ns, {"step": self._sequence})
@@ -260,11 +286,17 @@ class GradientPlan:
         self._begin()
         return counts
 
+    def _counts(self) -> AnyArray:
+        if self._node_presence is None:
+            return self._present.copy()
+        counts: AnyArray = self._node_presence[self._sequence & 1].sum(axis=0, dtype=np.int32)
+        return counts
+
     def _abandon(self) -> None:
         """The step did not happen: the next one takes its number."""
-        with self._changed:
+        with self._lock:
             self._next = len(self._pieces)
-            self._changed.wait_for(lambda: self._busy == 0, timeout=ABANDON_S)
+            self._work_done.wait_for(lambda: self._busy == 0, timeout=ABANDON_S)
             self._error = None
         self._two_level.take_back(self._sequence)
         self._sequence -= 1
@@ -275,14 +307,15 @@ class GradientPlan:
         return f"gradients.{self.label}#{self._sequence}"
 
     def _begin(self) -> None:
-        with self._changed:
+        with self._lock:
             self._sequence += 1
             self._next = 0
             self._reduced = 0
             self._posted = [False] * len(self._pieces)
-            for piece in self._pieces[:-1]:
+            self._unposted = len(self._pieces)
+            for piece in self._pieces:
                 piece.waiting = len(piece.entries)
-                if piece.buffer is None:
+                if piece.buffer is None and piece.entries:
                     # Backward's next gradient can then take the memory of this one.
                     piece.array = None
 
@@ -290,13 +323,17 @@ class GradientPlan:
         array = self._pieces[place].array
         assert array is not None
         self._two_level.post(place, self._sequence, array, array)
-        with self._changed:
+        with self._lock:
             self._posted[place] = True
-            if place == self._next:
-                self._changed.notify()
+            self._unposted -= 1
+            # The training thread comes for the last piece itself.
+            if place == self._next and (self._unposted or not self._one_at_a_time):
+                self._work_came.notify()
 
     def _take(self) -> int | None:
         """The next piece to reduce, in the plan's order."""
+        if self._busy and self._one_at_a_time:
+            return None
         if self._next < len(self._pieces) and self._posted[self._next]:
             self._next += 1
             self._busy += 1
@@ -304,7 +341,7 @@ class GradientPlan:
         return None
 
     def _take_and_reduce(self) -> bool:
-        with self._changed:
+        with self._lock:
             place = self._take()
         if place is None:
             return False
@@ -318,17 +355,16 @@ class GradientPlan:
             self._reduce_piece(place)
             done = True
         finally:
-            with self._changed:
+            with self._lock:
                 self._busy -= 1
                 self._reduced += done
-                self._changed.notify_all()
+                self._work_done.notify()
 
     def _reduce_piece(self, place: int) -> None:
         array = self._pieces[place].array
         assert array is not None
-        last = place == len(self._pieces) - 1
         start_ns = time.monotonic_ns()
-        how = Reduction("sum") if last else self.how
+        how = Reduction("sum") if place == self._counting else self.how
         shared = self._pieces[place].shared
         result = array if shared is None else shared
         self._two_level.finish(
@@ -343,9 +379,9 @@ class GradientPlan:
 
     def _join(self) -> None:
         """Wait for the pieces that the team's threads have taken."""
-        with self._changed:
+        with self._lock:
             while self._reduced < len(self._pieces) and self._error is None:
-                self._changed.wait(timeout=0.2)
+                self._work_done.wait(timeout=0.2)
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
@@ -359,17 +395,17 @@ class GradientPlan:
 
     def _work(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 while (place := self._take()) is None and not self._closed:
-                    self._changed.wait()
+                    self._work_came.wait()
             if place is None:
                 return
             try:
                 self._reduce(place)
             except BaseException as error:
-                with self._changed:
+                with self._lock:
                     self._error = error
-                    self._changed.notify_all()
+                    self._work_done.notify()
 
     def _say_statistics(self) -> None:
         every = self.team.stats_every
@@ -382,15 +418,15 @@ class GradientPlan:
             "label": self.label,
             "exchange": self._two_level.kind,
             "window": "shared" if self._window is not None else "none",
-            "pieces": len(self._pieces) - 1,
+            "pieces": sum(bool(piece.entries) for piece in self._pieces),
             "threads": len(self._threads),
         }
 
     def retire(self) -> None:
         """Let the threads end and the window go, on this rank alone."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._work_came.notify_all()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=1.0)

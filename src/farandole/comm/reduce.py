@@ -89,12 +89,16 @@ def communication_track() -> str:
     return f"communication {name.rsplit('-', 1)[1]}" if name.startswith("farandole-team") else "communication"
 
 
+_NOT_SHOWN = contextlib.nullcontext()
+
+
+def _phase(name: str) -> contextlib.AbstractContextManager[None]:
+    """Show a phase on the timeline, where there is one."""
+    return _shown(name) if timeline.active() else _NOT_SHOWN
+
+
 @contextlib.contextmanager
-def _phase(name: str) -> Iterator[None]:
-    """Show a phase on the timeline."""
-    if not timeline.active():
-        yield
-        return
+def _shown(name: str) -> Iterator[None]:
     start_ns = time.monotonic_ns()
     try:
         yield
@@ -144,6 +148,11 @@ class TwoLevel:
             return "alone"
         return "mpi" if self.exchange is None else self.exchange.kind
 
+    @property
+    def on_one_node(self) -> bool:
+        """Whether all ranks are neighbours that can read each other's memory."""
+        return self.exchange is not None and len(self.layout.nodes) == 1
+
     def free(self) -> None:
         self.node.free()
         if self.cross is not None:
@@ -169,7 +178,8 @@ class TwoLevel:
     ) -> None:
         """All phases after `post`, except waiting for neighbours to release.
 
-        With `shared`, `result` is the same memory on all ranks of the node: there is nothing to gather.
+        With `shared`, `result` is the same memory on all ranks of the node: there is nothing to gather, and
+        it is complete when all neighbours have released.
         """
         if self.transport.size == 1:
             if how.scales or result is not source:
@@ -181,8 +191,7 @@ class TwoLevel:
         else:
             with _phase("WAIT_FOR_DATA"):
                 self._await(POSTED, slot, sequence, key)
-            one_node = len(self.layout.nodes) == 1
-            if one_node and not shared and self.table.for_node(source.nbytes) == "flat":
+            if self.on_one_node and not shared and self.table.for_node(source.nbytes) == "flat":
                 self._flat(self.exchange, slot, sequence, source, result, how, key)
             else:
                 self._sliced(self.exchange, slot, sequence, source, result, how, key, shared)
@@ -198,15 +207,17 @@ class TwoLevel:
             self.exchange.board.take_back(sequence)
         self._turn = sequence * self._slots
 
-    def released(self, sequence: int, key: str) -> None:
-        """The same for all slots at once."""
+    def released(self, sequence: int, key: str, slots: int) -> None:
+        """The same for the first `slots` slots at once."""
         if self.exchange is not None:
             board = self.exchange.board
-            wait_until(lambda: board.all_reached(RELEASED, sequence), Subject(key, self.members))
+            wait_until(lambda: board.all_reached(RELEASED, sequence, slots), Subject(key, self.members))
 
     def _await(self, word: int, slot: int, sequence: int, key: str) -> None:
         assert self.exchange is not None
         board = self.exchange.board
+        if board.reached(word, slot, sequence):
+            return
         node = self.layout.nodes[self.node_index]
 
         def missing() -> list[int]:
@@ -255,11 +266,10 @@ class TwoLevel:
                 exchange.publish(slot, sequence, result, start * width, stop * width)
         if shared:
             exchange.board.mark(RELEASED, slot, sequence)
-        if shared or self.local_rank >= self.layout.carriers:
+            return
+        if self.local_rank >= self.layout.carriers:
             exchange.board.mark(REDUCED, slot, sequence)
         self._await(REDUCED, slot, sequence, key)
-        if shared:
-            return
         with _phase("NODE_GATHER"):
             for local in range(self.layout.carriers):
                 start, stop = cuts[local], cuts[local + 1]
@@ -281,8 +291,7 @@ class TwoLevel:
         kernels = kernels_for(source.dtype)
         step = CHUNK_BYTES // source.itemsize
         neighbours = exchange.board.size
-        total = self._chunk("total", kernels.accumulator(source.dtype), step)
-        reads = [self._chunk(f"read{i}", source.dtype, step) for i in (0, 1)]
+        total, *reads = self._chunks(source.dtype, kernels.accumulator(source.dtype))
         for at in range(start, stop, step):
             end = min(at + step, stop)
             span, part = end - at, total[: end - at]
@@ -294,12 +303,13 @@ class TwoLevel:
             )
             _combine_chunk(kernels, how, arrays, neighbours, part, result[at:end])
 
-    def _chunk(self, name: str, dtype: np.dtype[Any], count: int) -> AnyArray:
-        """A buffer of this thread's, kept."""
-        cache: dict[Any, AnyArray] = self._scratch.__dict__.setdefault("chunks", {})
-        key = (name, dtype, count)
+    def _chunks(self, dtype: np.dtype[Any], accumulator: np.dtype[Any]) -> list[AnyArray]:
+        """Buffers of this thread's, kept: for a sum, and two for what is read."""
+        cache: dict[Any, list[AnyArray]] = self._scratch.__dict__
+        key = dtype.name
         if key not in cache:
-            cache[key] = np.empty(count, dtype)
+            count = CHUNK_BYTES // dtype.itemsize
+            cache[key] = [np.empty(count, kind) for kind in (accumulator, dtype, dtype)]
         return cache[key]
 
     # Between nodes
@@ -366,7 +376,7 @@ class TwoLevel:
     def _combine_parts(self, arrays: list[AnyArray], out: AnyArray, how: Reduction) -> None:
         kernels = kernels_for(out.dtype)
         step = CHUNK_BYTES // out.itemsize
-        total = self._chunk("total", kernels.accumulator(out.dtype), step)
+        total = self._chunks(out.dtype, kernels.accumulator(out.dtype))[0]
         for at in range(0, out.size, step):
             end = min(at + step, out.size)
             part = total[: end - at]

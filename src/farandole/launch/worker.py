@@ -31,6 +31,7 @@ from farandole.launch.segments import mapped_segments, remove_abandoned
 __all__ = ["main"]
 
 _TICK_S = 0.05
+_NEIGHBOURS_S = 1.0
 _CHUNK = 65536
 _PIPE_BYTES = 1 << 20
 _TAIL_BYTES = 8192
@@ -272,7 +273,13 @@ class Worker:
         return self._released and self._reported and (self._command is None or self._command.gone())
 
     def _clean_up(self) -> None:
-        remove_abandoned(self._segments | self._jobdir.segments())
+        segments = self._segments | self._jobdir.segments()
+        # Another rank's worker may have noted none of them: do not leave before that rank has ended.
+        until = time.monotonic() + _NEIGHBOURS_S
+        while segments := {path for path in segments if Path(path).exists()}:
+            if not remove_abandoned(segments) and time.monotonic() >= until:
+                break
+            time.sleep(_TICK_S)
         self._jobdir.remove()
 
 

@@ -330,4 +330,6 @@ def _same_places(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
 
 
 def _flat(tensor: torch.Tensor) -> Any:
+    if tensor.is_contiguous():
+        return as_array(tensor).reshape(-1)
     return as_array(tensor.detach().as_strided((tensor.numel(),), (1,)))
