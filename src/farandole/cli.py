@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole import __version__
+from farandole.data.command import add_data
 from farandole.errors import FarandoleError, SettingsError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ examples:
   farandole launch -n 4 -- python train.py          four ranks on this machine
   farandole launch -H a:2,b:2 -- python train.py    two on each of two hosts
   farandole launch -n 2 --timeline trace.json -- python train.py
+  farandole data make nt3 --out data                files to train on
 """
 
 _LAUNCH_EXAMPLES = """\
@@ -160,4 +162,4 @@ def _merge_timeline(options: argparse.Namespace) -> int:
     return 0
 
 
-_VERBS = (_add_launch, _add_doctor, _add_timeline)
+_VERBS = (_add_launch, _add_doctor, _add_timeline, add_data)

@@ -1,6 +1,7 @@
 """What users can get wrong, by name."""
 
 __all__ = [
+    "DataError",
     "EngineStopped",
     "FarandoleError",
     "LaunchError",
@@ -52,3 +53,7 @@ class EngineStopped(FarandoleError):
 
 class LaunchError(FarandoleError):
     """Ranks could not be started."""
+
+
+class DataError(FarandoleError):
+    """A file whose content is not what was expected."""

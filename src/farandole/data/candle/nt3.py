@@ -1,0 +1,59 @@
+"""NT3: normal or tumor, from the expression of 60,483 genes.
+
+Files `nt_train2.csv` (1,120 rows) and `nt_test2.csv` (280), no header: the label, 0 normal or 1 tumor, then
+the genes. Labels one-hot; MaxAbs over train and test together; a trailing axis for the convolution. The test
+set is the validation set.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farandole.data.candle.files import find
+from farandole.data.matrix import Matrix, read_matrix
+from farandole.data.scale import check_scaling, scale
+from farandole.data.split import DataSet, Samples, one_hot
+from farandole.errors import DataError
+
+__all__ = ["load"]
+
+CLASSES = np.array([0, 1])
+
+
+def load(folder: str | Path, *, scaling: str = "maxabs", cache: bool | Path = True) -> DataSet:
+    """NT3 from the files in `folder`: x (rows, genes, 1), y (rows, 2)."""
+    check_scaling(scaling)
+    paths = find("nt3", folder)
+    files = [paths["train"], paths["test"]]
+    matrices = [read_matrix(path, header=False, columns=[0], cache=cache) for path in files]
+    labels = [_labels(path, matrix) for path, matrix in zip(files, matrices)]
+    _check_genes(files, matrices)
+    scale([matrix.values for matrix in matrices], scaling, sources=[str(path) for path in files])
+    train, test = (
+        Samples(matrix.values[:, :, np.newaxis], one_hot(label, CLASSES))
+        for matrix, label in zip(matrices, labels)
+    )
+    return DataSet(train=train, validation=test, test=test, classes=("normal", "tumor"))
+
+
+def _labels(path: Path, matrix: Matrix) -> NDArray[np.int64]:
+    labels: NDArray[Any] = matrix.columns[0]
+    wrong = np.flatnonzero(~np.isin(labels, CLASSES))
+    if wrong.size:
+        raise DataError(
+            f"{path}: data row {wrong[0] + 1} begins with {labels[wrong[0]]}; expected a label in column 1: "
+            "0 (normal) or 1 (tumor)"
+        )
+    return labels.astype(np.int64)
+
+
+def _check_genes(files: list[Path], matrices: list[Matrix]) -> None:
+    expected, found = (matrix.values.shape[1] for matrix in matrices)
+    if expected != found:
+        raise DataError(
+            f"{files[1]} has {found} genes after the label, {files[0]} has {expected}; expected the same in both"
+        )

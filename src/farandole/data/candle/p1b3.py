@@ -1,0 +1,310 @@
+"""P1B3: how a cell line grows under a drug.
+
+`P1B3_dose_response.csv` has NSC (the drug), CELLNAME, LOG_CONCENTRATION and GROWTH in percent; other files
+describe cell lines and drugs. Rows with -5 <= LOG_CONCENTRATION <= -4 are kept and thinned out by growth: all
+of those <= 0, 70% below 50, 18% up to 100, 1% above. In the other files columns without any value go, gaps
+become the column's mean, and what remains is standardised. A row whose cell line or drug is not described is
+dropped. Test: rows of test drugs in test cell lines. Training: rows of neither, 10% of them for validation.
+
+    x = [LOG_CONCENTRATION, cell line..., drug...]      y = GROWTH / 100
+
+A sample is put together when its batch is: two rows copied from two small tables.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farandole.data.candle.files import benchmark, cell_name, find
+from farandole.data.candle.join import Names, Table, identifiers, joined, rows_of
+from farandole.data.layout import NA
+from farandole.data.matrix import read_matrix
+from farandole.data.scale import check_scaling, fill_gaps, scale
+from farandole.data.split import batches_of_rank, check_validation, drawn, held_out
+from farandole.errors import DataError, SettingsError
+
+__all__ = ["CELL_FEATURES", "DRUG_FEATURES", "P1B3Data", "P1B3Settings", "load"]
+
+# A set of features and the files that make it up.
+CELL_FEATURES = {"expression": ("expressions",), "mirna": ("mirna",), "proteome": ("proteome", "kinome")}
+DRUG_FEATURES = {"descriptors": ("descriptors",), "latent": ("latent",)}
+
+# Below this, copying rows one by one costs more than the copy in between that it saves.
+WIDE_ROW_BYTES = 4096
+
+# What stands for a missing value in one file or another.
+GAPS = (*NA, "-")
+
+Rows = NDArray[np.intp]
+
+
+@dataclass(kw_only=True, slots=True)
+class P1B3Settings:
+    """Which rows and features of the files to use; the defaults are the benchmark's."""
+
+    cell_features: Sequence[str] = ("expression",)
+    """Any of `CELL_FEATURES`, or "all"."""
+    drug_features: Sequence[str] = ("descriptors",)
+    """Any of `DRUG_FEATURES`, or "all"."""
+    scaling: str = "std"
+    min_logconc: float = -5.0
+    max_logconc: float = -4.0
+    balance: bool = True
+    """Thin out rows by growth: most drugs do little."""
+    validation: float = 0.1
+    test_cell_split: float = 0.0
+    """Above 0: test on this fraction of the training's cell lines instead of the listed, unseen ones."""
+    seed: int = 2017
+
+    def __post_init__(self) -> None:
+        check_scaling(self.scaling)
+        check_validation(self.validation)
+        self.cell_features = _chosen("cell_features", self.cell_features, CELL_FEATURES)
+        self.drug_features = _chosen("drug_features", self.drug_features, DRUG_FEATURES)
+        if not self.min_logconc <= self.max_logconc:
+            raise SettingsError(
+                f"min_logconc={self.min_logconc} is above max_logconc={self.max_logconc}: no row would be left"
+            )
+        if not 0 <= self.test_cell_split <= 1:
+            raise SettingsError(f"test_cell_split={self.test_cell_split}: expected a fraction from 0 to 1")
+
+
+@dataclass(frozen=True, slots=True)
+class P1B3Data:
+    """Small tables of cell lines and drugs, and which rows of them every sample is made of."""
+
+    cells: NDArray[np.float32]
+    drugs: NDArray[np.float32]
+    cell_of: Rows
+    """For each sample its row of `cells`."""
+    drug_of: Rows
+    log_concentration: NDArray[np.float32]
+    growth: NDArray[np.float32]
+    """y: GROWTH / 100."""
+    train: Rows
+    """Numbers of the samples to train on, shuffled; `validation` and `test` likewise."""
+    validation: Rows
+    test: Rows
+
+    @property
+    def features(self) -> int:
+        return 1 + int(self.cells.shape[1]) + int(self.drugs.shape[1])
+
+    def gather(
+        self, rows: Rows, out: NDArray[np.float32] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """x (rows, features) and y (rows,) of the samples numbered `rows`; x in `out` where it is given."""
+        x = np.empty((len(rows), self.features), np.float32) if out is None else out
+        if x.shape != (len(rows), self.features):
+            raise SettingsError(f"out has shape {x.shape}; expected {(len(rows), self.features)}")
+        end_of_cell = 1 + self.cells.shape[1]
+        x[:, 0] = self.log_concentration[rows]
+        _copy_rows(self.cells, self.cell_of[rows], x[:, 1:end_of_cell])
+        _copy_rows(self.drugs, self.drug_of[rows], x[:, end_of_cell:])
+        return x, self.growth[rows]
+
+    def batches(
+        self,
+        rows: Rows,
+        batch: int,
+        *,
+        seed: int | None = None,
+        epoch: int = 0,
+        rank: int = 0,
+        size: int = 1,
+        out: NDArray[np.float32] | None = None,
+    ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+        """One rank's batches of an epoch over `rows`, e.g. `data.train`.
+
+        With a seed the order differs from epoch to epoch and is the same on all ranks, which share the rows:
+        every row once, as many batches on each. With `out` (batch, features) every x is a view of it, which
+        the next one overwrites.
+        """
+        if seed is not None:
+            rows = np.random.default_rng([seed, epoch]).permutation(rows)
+        for chosen in batches_of_rank(rows, batch, rank=rank, size=size):
+            yield self.gather(chosen, None if out is None else out[: len(chosen)])
+
+
+def load(folder: str | Path, settings: P1B3Settings | None = None, *, cache: bool | Path = True) -> P1B3Data:
+    """P1B3 from the files in `folder`."""
+    settings = settings or P1B3Settings()
+    paths = find("p1b3", folder)
+    responses = _Responses.read(paths["dose_response"], cache)
+    responses = responses.at(_kept(responses, settings, paths["dose_response"]))
+    cells = _features(paths, settings.cell_features, CELL_FEATURES, settings.scaling, cache)
+    drugs = _features(paths, settings.drug_features, DRUG_FEATURES, settings.scaling, cache)
+    responses = responses.described_by(cells.names, drugs.names, paths["dose_response"])
+    train, test = _train_and_test(responses, cells.names, drugs.names, paths, settings)
+    kept = len(train) - held_out(len(train), settings.validation)
+    return P1B3Data(
+        cells=cells.values,
+        drugs=drugs.values,
+        cell_of=responses.cells,
+        drug_of=responses.drugs,
+        log_concentration=responses.log_concentration,
+        growth=responses.growth / np.float32(100),
+        train=train[:kept],
+        validation=train[kept:],
+        test=test,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Responses:
+    """The dose response by column."""
+
+    drugs: Names
+    cells: Names
+    log_concentration: NDArray[np.float32]
+    growth: NDArray[np.float32]
+
+    @classmethod
+    def read(cls, path: Path, cache: bool | Path) -> _Responses:
+        matrix = read_matrix(path, header=True, columns=["NSC", "CELLNAME"], na=GAPS, cache=cache)
+        names = matrix.names or ()
+        for column in ("LOG_CONCENTRATION", "GROWTH"):
+            if column not in names:
+                raise DataError(f"{path}: no column {column}; found NSC, CELLNAME, {', '.join(names)}")
+        return cls(
+            drugs=identifiers(path, matrix, "NSC"),
+            cells=identifiers(path, matrix, "CELLNAME"),
+            log_concentration=matrix.values[:, names.index("LOG_CONCENTRATION")],
+            growth=matrix.values[:, names.index("GROWTH")],
+        )
+
+    def at(self, rows: Rows) -> _Responses:
+        return _Responses(self.drugs[rows], self.cells[rows], self.log_concentration[rows], self.growth[rows])
+
+    def described_by(self, cells: Names, drugs: Names, path: Path) -> _Responses:
+        """The inner join: row numbers in place of names, rows without either dropped."""
+        cell_of, drug_of = rows_of(self.cells, cells), rows_of(self.drugs, drugs)
+        described = np.flatnonzero((cell_of >= 0) & (drug_of >= 0))
+        if not described.size:
+            raise DataError(
+                f"{path}: no row has both a cell line and a drug that the other files describe. Here e.g. "
+                f"cell line {self.cells[0]} and drug {self.drugs[0]}; there {cells[:1]} and {drugs[:1]}."
+            )
+        both = _Responses(drug_of, cell_of, self.log_concentration, self.growth)
+        return both.at(described)
+
+
+def _kept(responses: _Responses, settings: P1B3Settings, path: Path) -> Rows:
+    """The rows in the range of concentrations, thinned out by growth."""
+    concentration, growth = responses.log_concentration, responses.growth
+    inside = (concentration >= settings.min_logconc) & (concentration <= settings.max_logconc)
+    rows = np.flatnonzero(inside & np.isfinite(growth))
+    if not rows.size:
+        raise DataError(
+            f"{path}: no row with a GROWTH has LOG_CONCENTRATION from {settings.min_logconc} to "
+            f"{settings.max_logconc}; found {np.nanmin(concentration)} to {np.nanmax(concentration)}"
+        )
+    return rows[_balanced(growth[rows], settings.seed)] if settings.balance else rows
+
+
+def _balanced(growth: NDArray[np.float32], seed: int) -> Rows:
+    """Rows to keep: every one that shrinks, and the fewer the better it grows."""
+    shrinks = np.flatnonzero(growth <= 0)
+    thinned = [
+        (np.flatnonzero((growth > 0) & (growth < 50)), 0.7),
+        (np.flatnonzero((growth >= 50) & (growth <= 100)), 0.18),
+        (np.flatnonzero(growth > 100), 0.01),
+    ]
+    return np.concatenate([shrinks, *(rows[drawn(len(rows), seed, fraction)] for rows, fraction in thinned)])
+
+
+def _features(
+    paths: Mapping[str, Path],
+    chosen: Sequence[str],
+    files: Mapping[str, tuple[str, ...]],
+    scaling: str,
+    cache: bool | Path,
+) -> Table:
+    """The chosen sets of features side by side, each filled and scaled over the rows it has."""
+    tables = []
+    for name in chosen:
+        table = joined([_read_table(paths[role], role, cache) for role in files[name]])
+        if not len(table.names):
+            raise DataError(f"{' and '.join(str(paths[role]) for role in files[name])}: no name in common")
+        values = fill_gaps(table.values)
+        scale([values], scaling, sources=[" + ".join(str(paths[role]) for role in files[name])])
+        tables.append(Table(table.names, values))
+    return joined(tables)
+
+
+def _read_table(path: Path, role: str, cache: bool | Path) -> Table:
+    column = str(benchmark("p1b3").files[role].columns[0])
+    matrix = read_matrix(path, header=True, columns=[column], na=GAPS, cache=cache)
+    names = identifiers(path, matrix, column)
+    if column == "CellLine":
+        names = np.array([cell_name(str(name)) for name in names])
+    _check_unique(path, column, names)
+    return Table(names, matrix.values)
+
+
+def _check_unique(path: Path, column: str, names: Names) -> None:
+    known, first, count = np.unique(names, return_index=True, return_counts=True)
+    if (count > 1).any():
+        twice = int(np.argmax(count > 1))
+        raise DataError(
+            f"{path}: {column} {known[twice]} occurs {count[twice]} times, first in data row {first[twice] + 1}; "
+            "expected every name once"
+        )
+
+
+def _train_and_test(
+    responses: _Responses, cells: Names, drugs: Names, paths: Mapping[str, Path], settings: P1B3Settings
+) -> tuple[Rows, Rows]:
+    """Rows of neither a test cell line nor a test drug, and rows of both; each in random order."""
+    listed_cells = rows_of(_listed(paths["test_celllines"], "CELLNAME"), cells)
+    listed_drugs = rows_of(_listed(paths["test_drugs"], "NSC"), drugs)
+    in_cell, in_drug = np.isin(responses.cells, listed_cells), np.isin(responses.drugs, listed_drugs)
+    train = np.flatnonzero(~in_cell & ~in_drug)
+    if settings.test_cell_split:
+        in_cell = np.isin(responses.cells, _some_of(responses.cells[train], settings))
+    test = np.flatnonzero(in_cell & in_drug)
+    if not train.size or not test.size:
+        raise DataError(
+            f"{paths['test_celllines']} and {paths['test_drugs']} leave {train.size} rows to train on and "
+            f"{test.size} to test on, of {len(responses.growth)}; expected some of each"
+        )
+    return train[drawn(len(train), settings.seed)], test[drawn(len(test), settings.seed)]
+
+
+def _some_of(cells: Rows, settings: P1B3Settings) -> Rows:
+    """A sample of the cell lines, drawn from them in the order in which they occur."""
+    known, first = np.unique(cells, return_index=True)
+    known = known[np.argsort(first)]
+    return known[drawn(len(known), settings.seed, settings.test_cell_split)]
+
+
+def _listed(path: Path, column: str) -> Names:
+    """The names below the header `column` of a short list."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        lines = csv.DictReader(file)
+        if column not in (lines.fieldnames or ()):
+            raise DataError(f"{path}: the first line is {lines.fieldnames}; expected the header {column}")
+        return np.array([line[column].strip() for line in lines], dtype=np.str_)
+
+
+def _copy_rows(table: NDArray[np.float32], rows: Rows, out: NDArray[np.float32]) -> None:
+    # NumPy's take fills only contiguous arrays in place, and `out` is a slice of wider rows.
+    if table.strides[0] < WIDE_ROW_BYTES:
+        out[:] = table[rows]
+        return
+    for target, row in zip(out, rows):
+        target[:] = table[row]
+
+
+def _chosen(setting: str, names: Sequence[str], known: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    if "all" in names:
+        return tuple(known)
+    if isinstance(names, str) or not names or not set(names) <= set(known):
+        raise SettingsError(f"{setting}={names!r}: expected a list of {', '.join(known)}, or ['all']")
+    return tuple(names)

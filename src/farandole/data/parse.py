@@ -1,0 +1,162 @@
+"""Blocks of text to rows of a matrix, on all cores.
+
+Rows are counted first (at memory speed), so that every block knows where its rows go and the matrix is
+made once, at its size. Decompressed text is not kept: there, rows follow as they come.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from farandole.data.layout import Layout
+from farandole.data.text import Block
+from farandole.errors import DataError, SettingsError
+
+__all__ = ["BadRow", "Parser", "cores", "joined", "on_threads"]
+
+_HARD = 1024
+_SHOWN = 40
+
+
+class BadRow(Exception):
+    """A row that cannot be read: where in the file, and why."""
+
+    def __init__(self, offset: int, why: str) -> None:
+        super().__init__(offset, why)
+        self.offset, self.why = offset, why
+
+
+def _kernels() -> Any:
+    """The compiled functions; see rows.py."""
+    try:
+        from farandole.data import rows
+    except ImportError as error:
+        raise SettingsError(
+            f"reading tables needs numba ({error}). Type: pip install 'farandole[data]'"
+        ) from error
+    return rows
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Parser:
+    """Parses blocks of one file."""
+
+    def __init__(self, layout: Layout, na: Sequence[str], advance: Callable[[int], None]) -> None:
+        """`advance` is told of bytes as they are parsed."""
+        self.layout = layout
+        self._advance = advance
+        self._kernels = _kernels()
+        encoded = [token.encode() for token in na]
+        self._tokens = np.frombuffer(b"".join(encoded), np.uint8)
+        self._ends = np.cumsum([len(token) for token in encoded], dtype=np.int64)
+        self._segments = np.array(layout.shape.runs, np.int64)
+        self._local = threading.local()
+
+    def count(self, block: Block) -> int:
+        """Rows of a block."""
+        return int(self._kernels.count_rows(block.text, block.start, block.stop))
+
+    def parse(self, block: Block, row: int, out: Any) -> list[Any]:
+        """Write a block's rows into `out` (flat) from `row` on; its text columns, as integers or bytes."""
+        k = self._kernels
+        hard = self._hard()
+        state = np.array([block.start, 0, 0, 0, 0], np.int64)
+        width = self.layout.shape.numbers
+        part = out[row * width :]
+        rows = self.count(block) if self.layout.shape.texts else 0
+        spans = np.zeros((rows, self.layout.shape.texts), np.int64)
+        delimiter = ord(self.layout.delimiter)
+        while True:
+            result = k.parse_rows(
+                block.text, state, block.stop, delimiter, self._segments, part, spans, self._tokens, self._ends, hard
+            )
+            for index, start, stop in hard[: state[4]].tolist():
+                part[index] = float(bytes(block.text[start:stop]))
+            if result != k.FULL:
+                break
+        if result != k.DONE:
+            raise self._bad(block, result, int(state[2]), int(state[3]))
+        self._advance(block.size)
+        return [self._column(block, np.ascontiguousarray(spans[:, i]), delimiter) for i in range(spans.shape[1])]
+
+    def _hard(self) -> Any:
+        """This thread's list of numbers that float() has to read."""
+        if not hasattr(self._local, "hard"):
+            self._local.hard = np.zeros((max(_HARD, self.layout.shape.numbers), 3), np.int64)
+        return self._local.hard
+
+    def _column(self, block: Block, spans: Any, delimiter: int) -> Any:
+        whole = np.zeros(len(spans), np.int64)
+        if self._kernels.integers(block.text, spans, delimiter, whole):
+            return whole
+        length, doubled = self._kernels.widest(block.text, spans, delimiter)
+        out = np.zeros((len(spans), max(length, 1)), np.uint8)
+        self._kernels.texts(block.text, spans, delimiter, out)
+        column = out.view(f"S{out.shape[1]}").reshape(-1)
+        return np.char.replace(column, b'""', b'"') if doubled else column
+
+    def _bad(self, block: Block, result: int, column: int, at: int) -> BadRow:
+        k = self._kernels
+        line = bytes(block.text[block.start : block.stop])
+        start = line.rfind(b"\n", 0, at - block.start) + 1
+        end = line.find(b"\n", max(start, at - block.start))
+        content = line[start : end if end >= 0 else None].decode(errors="replace").removesuffix("\r")
+        field = line[at - block.start : end].split(self.layout.delimiter.encode(), 1)[0].strip()
+        shown = field[:_SHOWN].decode(errors="replace")
+        offset = block.offset + block.start + start
+        where = self.layout.column(column)
+        if result == k.QUOTE:
+            return BadRow(offset, f"{where}: a quote is not closed before the end of the line")
+        if result == k.NOT_A_NUMBER:
+            return BadRow(
+                offset,
+                f"{where}: {shown!r} is not a number. Name the column in columns=[{column}] if it holds text, "
+                f"or the token in na=({shown!r}, ...) if it means 'missing'",
+            )
+        found = content.count(self.layout.delimiter) + 1
+        return BadRow(
+            offset,
+            f"has {found} columns, expected {self.layout.total} as in the first line "
+            f"(delimiter {self.layout.delimiter!r})",
+        )
+
+
+def on_threads(work: Callable[..., Any], *rows: Sequence[Any], threads: int) -> list[Any]:
+    """As map(): on threads; the first failure in the rows' order is raised."""
+    if threads <= 1:
+        return list(map(work, *rows))
+    with ThreadPoolExecutor(threads, thread_name_prefix="farandole-data") as pool:
+        futures = [pool.submit(work, *row) for row in zip(*rows)]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """One column from its parts in the blocks: integers, numbers or text."""
+    if all(part.dtype == np.int64 for part in parts):
+        return np.concatenate([np.zeros(0, np.int64), *parts])
+    column = np.concatenate([part if part.dtype.kind == "S" else part.astype("S") for part in parts])
+    try:
+        return column.astype(np.float64)
+    except ValueError:
+        pass
+    try:
+        return column.astype(f"U{column.dtype.itemsize}")
+    except UnicodeDecodeError:
+        try:
+            return np.char.decode(column, "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"a text column is not UTF-8: {error.object[:_SHOWN]!r}") from None

@@ -1,0 +1,306 @@
+"""Rows of delimited text to numbers, compiled. Imports numba: the reader imports it when it is used.
+
+Every block of text handed in begins at the start of a line and ends with a line feed, which stops every
+loop: no character needs a test for the end of the text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from farandole.data.decimals import BAD, HARD, exact_power, number, scaled
+from farandole.data.machine import load8, trailing_zeros
+
+__all__ = [
+    "COLUMNS",
+    "DONE",
+    "FULL",
+    "NOT_A_NUMBER",
+    "QUOTE",
+    "count_rows",
+    "integers",
+    "parse_rows",
+    "texts",
+    "widest",
+]
+
+# What parse_rows says of a block.
+DONE, FULL, COLUMNS, NOT_A_NUMBER, QUOTE = range(5)
+
+_LF, _CR, _SPACE, _DOUBLE_QUOTE, _MINUS, _POINT, _ZERO = 10, 13, 32, 34, 45, 46, 48
+_LINE_FEEDS = np.uint64(0x0A0A0A0A0A0A0A0A)
+_LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
+_EXACT = 1 << 53
+_QUICK_DIGITS = 18
+
+
+@njit(nogil=True, cache=True)
+def count_rows(text: Any, start: int, stop: int) -> int:
+    """Lines of [start, stop) that are not empty; eight characters at a time."""
+    rows = 0
+    line = start
+    at = start
+    while at + 8 <= stop:
+        other = load8(text, at) ^ _LINE_FEEDS
+        found = ~(((other & _LOW) + _LOW) | other | _LOW)  # the top bit of every byte that is a line feed
+        while found != np.uint64(0):
+            end = at + np.int64(trailing_zeros(found) >> np.uint64(3))
+            rows += _is_row(text, line, end)
+            line = end + 1
+            found &= found - np.uint64(1)
+        at += 8
+    for end in range(at, stop):
+        if text[end] == _LF:
+            rows += _is_row(text, line, end)
+            line = end + 1
+    return rows
+
+
+@njit(nogil=True, cache=True)
+def _is_row(text: Any, start: int, stop: int) -> bool:
+    """Whether a line that ends at `stop` says anything."""
+    return stop > start + 1 or (stop == start + 1 and text[start] != _CR)
+
+
+@njit(nogil=True, cache=True)
+def parse_rows(
+    text: Any,
+    state: Any,
+    stop: int,
+    delimiter: int,
+    segments: Any,
+    out: Any,
+    spans: Any,
+    tokens: Any,
+    ends: Any,
+    hard: Any,
+) -> int:
+    """Parse lines from state's place on; what happened. Called again, it goes on after what was FULL.
+
+    state     [0] place in the text, [1] row, then where it stopped: [2] column, [3] place, and [4] hard numbers
+    segments  (kind, columns) in their order: kind 0 are numbers, 1 are texts
+    out       (rows, numbers), C-contiguous, 1-d
+    spans     (rows, texts): where each text begins
+    tokens    characters of all tokens that mean NaN, each of which ends at one of `ends`
+    hard      (n, 3): index in `out`, start and stop of numbers that float() has to read
+    """
+    at, row = state[0], state[1]
+    state[4] = 0
+    columns = 0
+    width = 0
+    for s in range(len(segments)):
+        columns += segments[s, 1]
+        if segments[s, 0] == 0:
+            width += segments[s, 1]
+    # Where a token looks like a number, every field is compared with the tokens before it is read as one.
+    quick = 0 if _has_digit(tokens) else _QUICK_DIGITS
+    top = 9 if quick else -1
+    while at < stop:
+        if text[at] == _LF:
+            at += 1
+            continue
+        if text[at] == _CR and text[at + 1] == _LF:
+            at += 2
+            continue
+        if state[4] + width > len(hard) and state[4] > 0:
+            state[0], state[1] = at, row
+            return FULL
+        index = row * width
+        column = texts_seen = 0
+        for s in range(len(segments)):
+            for _ in range(segments[s, 1]):
+                start = at
+                if segments[s, 0] == 1:
+                    spans[row, texts_seen] = at
+                    texts_seen += 1
+                    at = _skip(text, _after_spaces(text, at, delimiter), delimiter)
+                    if at < 0:
+                        state[1], state[2], state[3] = row, column, start
+                        return QUOTE
+                else:
+                    digit = np.int64(text[at]) - _ZERO
+                    if 0 <= digit <= top and text[at + 1] == delimiter:
+                        out[index] = digit
+                        at += 1
+                    else:
+                        minus = text[at] == _MINUS
+                        at += minus
+                        first = at
+                        value = 0
+                        while True:
+                            digit = np.int64(text[at]) - _ZERO
+                            if digit < 0 or digit > 9:
+                                break
+                            value = value * 10 + digit
+                            at += 1
+                        digits = at - first
+                        exponent = 0
+                        if text[at] == _POINT:
+                            at += 1
+                            point = at
+                            while True:
+                                digit = np.int64(text[at]) - _ZERO
+                                if digit < 0 or digit > 9:
+                                    break
+                                value = value * 10 + digit
+                                at += 1
+                            exponent = at - point
+                            digits += exponent
+                        ended = text[at] == delimiter or text[at] == _LF
+                        if ended and 0 < digits <= quick:
+                            if value < _EXACT:
+                                result = value / exact_power[exponent]
+                            else:
+                                result = scaled(np.uint64(value), -exponent)
+                            out[index] = -result if minus else result
+                        else:
+                            a, b, at = _trim(text, start, delimiter)
+                            if at < 0:
+                                state[1], state[2], state[3] = row, column, start
+                                return QUOTE
+                            if _is_token(text, a, b, tokens, ends):
+                                out[index] = np.nan
+                            else:
+                                status, result = number(text, a, b)
+                                if status == BAD:
+                                    state[1], state[2], state[3] = row, column, start
+                                    return NOT_A_NUMBER
+                                if status == HARD:
+                                    hard[state[4], 0] = index
+                                    hard[state[4], 1] = a
+                                    hard[state[4], 2] = b
+                                    state[4] += 1
+                                out[index] = result
+                    index += 1
+                column += 1
+                if column < columns:
+                    if text[at] != delimiter:
+                        state[1], state[2], state[3] = row, column, start
+                        return COLUMNS
+                    at += 1
+        if text[at] == _CR and text[at + 1] == _LF:
+            at += 1
+        if text[at] != _LF:
+            state[1], state[2], state[3] = row, column, at
+            return COLUMNS
+        at += 1
+        row += 1
+    state[0], state[1] = at, row
+    return DONE
+
+
+@njit(nogil=True, cache=True)
+def _has_digit(characters: Any) -> bool:
+    found = False
+    for character in characters:
+        found |= _ZERO <= character <= _ZERO + 9
+    return found
+
+
+@njit(nogil=True, cache=True)
+def _skip(text: Any, at: int, delimiter: int) -> int:
+    """The end of the field at `at`: its delimiter or end of line; -1 where a quote is not closed."""
+    if text[at] == _DOUBLE_QUOTE:
+        at += 1
+        while True:
+            if text[at] == _LF:
+                return -1
+            if text[at] == _DOUBLE_QUOTE:
+                at += 1
+                if text[at] != _DOUBLE_QUOTE:
+                    break
+            at += 1
+    while text[at] != delimiter and text[at] != _LF:
+        if text[at] == _CR and text[at + 1] == _LF:
+            return at
+        at += 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _after_spaces(text: Any, at: int, delimiter: int) -> int:
+    while text[at] == _SPACE and delimiter != _SPACE:
+        at += 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _trim(text: Any, at: int, delimiter: int) -> tuple[int, int, int]:
+    """(start, stop) of what a field says, without spaces and quotes, and its end (as _skip)."""
+    at = _after_spaces(text, at, delimiter)
+    end = _skip(text, at, delimiter)
+    if end < 0:
+        return 0, 0, end
+    start, stop = at, end
+    while stop > start and text[stop - 1] == _SPACE:
+        stop -= 1
+    if stop - start >= 2 and text[start] == _DOUBLE_QUOTE and text[stop - 1] == _DOUBLE_QUOTE:
+        start, stop = start + 1, stop - 1
+        while stop > start and text[stop - 1] == _SPACE:
+            stop -= 1
+        while stop > start and text[start] == _SPACE:
+            start += 1
+    return start, stop, end
+
+
+@njit(nogil=True, cache=True)
+def _is_token(text: Any, start: int, stop: int, tokens: Any, ends: Any) -> bool:
+    begin = 0
+    for t in range(len(ends)):
+        end = ends[t]
+        if end - begin == stop - start:
+            same = True
+            for i in range(stop - start):
+                if text[start + i] != tokens[begin + i]:
+                    same = False
+                    break
+            if same:
+                return True
+        begin = end
+    return False
+
+
+@njit(nogil=True, cache=True)
+def widest(text: Any, spans: Any, delimiter: int) -> tuple[int, bool]:
+    """The longest of some texts in bytes, and whether any has a quote in it that was doubled."""
+    most = 0
+    doubled = False
+    for row in range(len(spans)):
+        start, stop, _ = _trim(text, spans[row], delimiter)
+        most = max(most, stop - start)
+        for i in range(start, stop):
+            doubled |= text[i] == _DOUBLE_QUOTE
+    return most, doubled
+
+
+@njit(nogil=True, cache=True)
+def texts(text: Any, spans: Any, delimiter: int, out: Any) -> None:
+    """out (rows, bytes), zeroed, = the texts."""
+    for row in range(len(spans)):
+        start, stop, _ = _trim(text, spans[row], delimiter)
+        for i in range(start, stop):
+            out[row, i - start] = text[i]
+
+
+@njit(nogil=True, cache=True)
+def integers(text: Any, spans: Any, delimiter: int, out: Any) -> bool:
+    """out (rows) = the texts as integers, as far as all of them are written as Python writes integers."""
+    for row in range(len(spans)):
+        start, stop, _ = _trim(text, spans[row], delimiter)
+        minus = stop > start and text[start] == _MINUS
+        first = start + minus
+        value = 0
+        if stop == first or stop - first > _QUICK_DIGITS or (text[first] == _ZERO and stop - first > 1):
+            return False
+        if minus and text[first] == _ZERO:
+            return False
+        for i in range(first, stop):
+            digit = np.int64(text[i]) - _ZERO
+            if digit < 0 or digit > 9:
+                return False
+            value = value * 10 + digit
+        out[row] = -value if minus else value
+    return True
