@@ -1,7 +1,6 @@
 """What the made data is for: networks learn it, linear models and means do so clearly less.
 
-Small networks on the `test` preset. The bounds leave room for other machines' rounding; the figures they
-were chosen from are in the comments.
+Small networks on the `test` preset. The bounds leave room for other machines' rounding; `-s` shows the figures.
 """
 
 from itertools import pairwise

@@ -105,7 +105,7 @@ def _listed(name: str, column: str, rows: int) -> TableFile:
     return TableFile(name=name, rows=rows, features=0, columns=(column,))
 
 
-# The presets. `demo` trains with the benchmark's own network and settings in two minutes on two cores.
+# The presets. `demo` is small enough for the benchmark's own network to train on a laptop (NT3 at a higher rate).
 # `test` does in seconds with a small network: few features, because they are what a step costs, and as many
 # rows as it takes for the test set (>= 150 rows) to tell the network from a linear model beyond chance.
 _NT3 = Benchmark(
