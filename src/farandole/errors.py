@@ -4,6 +4,7 @@ __all__ = [
     "DataError",
     "EngineStopped",
     "FarandoleError",
+    "HorovodInternalError",
     "LaunchError",
     "MismatchError",
     "NotInitializedError",
@@ -39,15 +40,19 @@ class PlanMismatchError(MismatchError):
     """Ranks wrap different models: their gradient plans differ."""
 
 
-class RankFailedError(FarandoleError):
+class HorovodInternalError(FarandoleError):
+    """A collective that failed on account of other ranks. Horovod's name: its scripts catch it."""
+
+
+class RankFailedError(HorovodInternalError):
     """Another rank exited or died while this one waited for it."""
 
 
-class StalledError(FarandoleError):
+class StalledError(HorovodInternalError):
     """A collective waited longer than the stall limit allows."""
 
 
-class EngineStopped(FarandoleError):
+class EngineStopped(HorovodInternalError):
     """The engine was shut down while an operation was under way."""
 
 

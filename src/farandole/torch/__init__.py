@@ -54,6 +54,7 @@ from farandole.comm.world import (
     start_timeline,
     stop_timeline,
 )
+from farandole.errors import HorovodInternalError
 from farandole.torch import kernels as _kernels
 from farandole.torch.compression import Compression
 from farandole.torch.functions import (
@@ -63,6 +64,7 @@ from farandole.torch.functions import (
     shard,
     warmup,
 )
+from farandole.torch.norm import SyncBatchNorm
 from farandole.torch.ops import (
     allgather,
     allgather_async,
@@ -95,17 +97,20 @@ from farandole.torch.ops import (
     synchronize,
 )
 from farandole.torch.optimizer import DistributedOptimizer
+from farandole.torch.sparse import sparse_allreduce_async
 
 __all__ = [
     "Adasum",
     "Average",
     "Compression",
     "DistributedOptimizer",
+    "HorovodInternalError",
     "Max",
     "Min",
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "Team",
     "add_process_set",
     "allgather",
@@ -166,6 +171,7 @@ __all__ = [
     "shard",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
     "synchronize",

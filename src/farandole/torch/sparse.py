@@ -1,0 +1,42 @@
+"""Sparse tensors summed over ranks: their indices and values are gathered, equal indices added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from farandole.comm.kernels import Op
+from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.submit import Average, Sum, synchronize
+from farandole.errors import SettingsError
+from farandole.torch.ops import grouped_allgather_async
+
+__all__ = ["sparse_allreduce_async"]
+
+
+def sparse_allreduce_async(
+    tensor: Tensor,
+    name: str | None = None,
+    op: Op = Average,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[], Tensor]:
+    """Start summing (or averaging) sparse COO tensors; calling what it returns waits for the result.
+
+    Collective: every rank of the set calls it. Ranks may have different numbers of values, none included.
+    """
+    if not tensor.is_sparse:
+        raise SettingsError(f"sparse_allreduce_async: a {tensor.layout} tensor; use allreduce for dense ones")
+    if op not in (Average, Sum):
+        raise SettingsError(f"sparse_allreduce_async: op={op}; use Average or Sum")
+    mine = tensor.coalesce()
+    handle = grouped_allgather_async([mine.indices().t().contiguous(), mine.values()], name, process_set)
+    shape, size = tensor.shape, process_set.runtime().transport.size
+
+    def wait() -> Tensor:
+        indices, values = synchronize(handle)
+        total = torch.sparse_coo_tensor(indices.t(), values, shape).coalesce()
+        return total / size if op == Average else total
+
+    return wait
