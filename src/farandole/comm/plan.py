@@ -34,7 +34,10 @@ from farandole.comm.transport import AnyArray
 from farandole.errors import PlanMismatchError
 from farandole.observe import timeline
 
-__all__ = ["Entry", "GradientPlan", "agree"]
+__all__ = ["SPARSE", "Entry", "GradientPlan", "agree"]
+
+# What a rank without a gradient for the plan, but with a sparse one, adds to a gradient's count.
+SPARSE = 1 << 16
 
 DIRECT_BYTES = 1 << 20
 BUCKET_BYTES = 4 << 20
@@ -206,7 +209,9 @@ class GradientPlan:
         if self._two_level.on_one_node:
             shape = (2, self._transport.size, self._present.size)  # two steps may overlap
             with contextlib.suppress(SharingUnavailable):
-                self._node_presence = SharedBlock(self._two_level.node, math.prod(shape)).view(0, shape, np.uint8)
+                self._node_presence = SharedBlock(self._two_level.node, 4 * math.prod(shape)).view(
+                    0, shape, np.int32
+                )
         if self._node_presence is None:
             self._counting = len(self._pieces)
             self._pieces.append(_Piece([], array=self._present))
@@ -248,8 +253,11 @@ class GradientPlan:
         """Where a packed gradient goes, flat; None for one that is reduced where it lies."""
         return self._views[index]
 
-    def ready(self, index: int, array: AnyArray | None, *, present: bool = True) -> None:
-        """A gradient is complete: in its buffer, or in `array` (flat), which is reduced in place."""
+    def ready(self, index: int, array: AnyArray | None, *, present: int = 1) -> None:
+        """A gradient is complete: in its buffer, or in `array` (flat), which is reduced in place.
+
+        `present`: what it adds to the count that finish() returns.
+        """
         if self._node_presence is None:
             self._present[index] = present
         else:
@@ -263,7 +271,7 @@ class GradientPlan:
                 self._post(place)
 
     def finish(self) -> AnyArray:
-        """Wait for every gradient; returns on how many ranks each exists."""
+        """Wait for every gradient; returns on how many ranks each exists (as `present` was given)."""
         start_ns = time.monotonic_ns()
         try:
             if self._counting is not None:

@@ -4,13 +4,16 @@ As backward completes a parameter's gradient, a hook hands it to the plan: a lar
 one copied into its bucket. `synchronize()` hands over what backward did not make (as zeros), waits, and
 leaves the reduced gradients in `p.grad`: the large ones where they were, the small ones as views of their
 buckets. A gradient that no rank has made stays None, as in a run on one rank.
+
+A sparse gradient is no business of the plan. In the first step in which a rank has one, it counts as absent with
+a mark; all ranks see the mark, take the parameter out of the plan, and from then on gather its rows by name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +21,14 @@ import torch
 
 from farandole.comm import mpi
 from farandole.comm.kernels import Reduction
-from farandole.comm.plan import BUCKET_BYTES, Entry, GradientPlan, agree
+from farandole.comm.plan import BUCKET_BYTES, SPARSE, Entry, GradientPlan, agree
 from farandole.comm.process_sets import ProcessSet
+from farandole.comm.submit import Sum
 from farandole.comm.team import Team, threads_allowed
 from farandole.comm.world import current
 from farandole.errors import PlanMismatchError, SettingsError
 from farandole.torch.compression import Compressor
+from farandole.torch.sparse import as_sparse, sparse_allreduce_async
 from farandole.torch.tensors import as_array, as_tensor, numpy_name, staged
 
 __all__ = ["GradientReducer", "ReducerSettings"]
@@ -40,7 +45,7 @@ class ReducerSettings:
     passes: int
     """Backward passes that add up before a step."""
     sparse_as_dense: bool
-    """Make sparse gradients dense instead of refusing them."""
+    """Make sparse gradients dense instead of gathering their rows."""
     process_set: ProcessSet
     """The ranks that take part."""
     team: Team
@@ -61,7 +66,8 @@ class _Slot:
     """One parameter in the plan."""
 
     __slots__ = (
-        "copies", "dtype", "handed", "name", "parameter", "passes", "result", "stand_in", "strides", "version", "view",
+        "copies", "dtype", "gathered", "handed", "name", "parameter", "passes", "place", "result", "sparse", "stand_in",
+        "strides", "version", "view",
     )  # fmt: skip
 
     def __init__(self, name: str, parameter: torch.Tensor) -> None:
@@ -81,6 +87,12 @@ class _Slot:
         self.version = 0
         self.stand_in: torch.Tensor | None = None
         """Zeros for a gradient this rank did not make."""
+        self.place = -1
+        """Its number in the plan; -1 where it is not part of it."""
+        self.sparse = False
+        """Whether ranks gather its rows instead."""
+        self.gathered: Callable[[], torch.Tensor] | None = None
+        """Waits for the rows of all ranks, while they are under way."""
 
     def empty(self) -> torch.Tensor:
         """Memory for a gradient; the parameter itself may have another layout by now."""
@@ -114,25 +126,33 @@ class GradientReducer:
         self._slots = [_Slot(name, p) for name, p in backward_order(parameters, settings.groups)]
         self._hooked: set[int] = set()
         self._in_flight = False
-        self._plan = self._make_plan()
-        # Whoever drops the optimizer drops its threads and windows; the communicators need all ranks.
-        weakref.finalize(self, self._plan.retire).atexit = False
-        for index, slot in enumerate(self._slots):
-            buffer = self._plan.buffer(index)
-            slot.view = None if buffer is None else as_tensor(buffer).view(slot.parameter.shape)
-            result = self._plan.result(index)
-            if result is not None:
-                slot.result = as_tensor(result).as_strided(slot.parameter.shape, slot.strides)
+        self._plan = self._open_plan()
         self._register_hooks()
 
-    def _make_plan(self) -> GradientPlan:
+    def _open_plan(self) -> GradientPlan:
+        """A plan of all gradients that are not sparse, and each one's place in it. Collective."""
+        planned = [slot for slot in self._slots if not slot.sparse]
+        plan = self._make_plan(planned)
+        # Whoever drops the optimizer drops its threads and windows; the communicators need all ranks.
+        weakref.finalize(self, plan.retire).atexit = False
+        for place, slot in enumerate(planned):
+            slot.place = place
+            buffer = plan.buffer(place)
+            slot.view = None if buffer is None else as_tensor(buffer).view(slot.parameter.shape)
+            result = plan.result(place)
+            slot.result = None
+            if result is not None:
+                slot.result = as_tensor(result).as_strided(slot.parameter.shape, slot.strides)
+        return plan
+
+    def _make_plan(self, planned: list[_Slot]) -> GradientPlan:
         runtime = self.settings.process_set.runtime()
         number = runtime.next_name("plan").rsplit(".", 1)[1]
-        entries = [self._entry(slot) for slot in self._slots]
+        entries = [self._entry(slot) for slot in planned]
         team = self.settings.team
         allowed = threads_allowed(team.threads, mpi.thread_level())
         wire = self.settings.compression.wire
-        elsewhere = any(staged(slot.parameter) for slot in self._slots)
+        elsewhere = any(staged(slot.parameter) for slot in planned)
         bucket_bytes = min(BUCKET_BYTES, current().fusion_bytes)
         op = "Sum" if self.settings.how.divide == 1 else "Average"
         place = "device" if elsewhere else "host"
@@ -180,16 +200,23 @@ class GradientReducer:
             )
         slot.passes += 1
         if slot.passes == self.settings.passes:
-            self._hand_over(index, slot)
+            self._hand_over(slot)
 
-    def _hand_over(self, index: int, slot: _Slot) -> None:
+    def _hand_over(self, slot: _Slot) -> None:
         p = slot.parameter
         grad = p.grad
         assert grad is not None
         if grad.requires_grad:  # backward(create_graph=True)
             grad = p.grad = grad.detach()
+        if slot.sparse:
+            self._gather(slot)
+            return
+        if grad.is_sparse and not self.settings.sparse_as_dense:
+            slot.handed = self._in_flight = True
+            self._hand_over_nothing(slot, SPARSE)
+            return
         if grad.is_sparse:
-            grad = p.grad = self._dense(slot, grad)
+            grad = p.grad = grad.to_dense()
         if grad.dtype != slot.dtype:
             raise SettingsError(
                 f"the gradient of {slot.name} is {grad.dtype}, it was {slot.dtype} when DistributedOptimizer was "
@@ -200,20 +227,19 @@ class GradientReducer:
             if grad.stride() != slot.strides and not _same_places(grad, slot.strides):
                 grad = p.grad = slot.empty().copy_(grad)
             slot.version = grad._version
-            self._plan.ready(index, _flat(grad))
+            self._plan.ready(slot.place, _flat(grad))
         else:
             if grad.data_ptr() != slot.view.data_ptr():
                 slot.view.copy_(grad)
             slot.version = grad._version
-            self._plan.ready(index, None)
+            self._plan.ready(slot.place, None)
 
-    def _dense(self, slot: _Slot, grad: torch.Tensor) -> torch.Tensor:
-        if not self.settings.sparse_as_dense:
-            raise SettingsError(
-                f"the gradient of {slot.name} is sparse: pass sparse_as_dense=True to DistributedOptimizer, "
-                "or build the embedding with sparse=False"
-            )
-        return grad.to_dense()
+    def _gather(self, slot: _Slot) -> None:
+        """Send the rows of a sparse gradient, and ask for everybody's."""
+        slot.handed = self._in_flight = True
+        rows = as_sparse(slot.parameter.grad, slot.parameter)
+        name = f"{self._plan.label}.{slot.name}"
+        slot.gathered = sparse_allreduce_async(rows, name, Sum, self.settings.process_set)
 
     # The end of a step
 
@@ -224,19 +250,34 @@ class GradientReducer:
 
     def synchronize(self) -> None:
         """Wait until every gradient is reduced. Collective: every rank of the set calls it."""
-        for index, slot in enumerate(self._slots):
+        for slot in self._slots:
             if not slot.handed:
-                self._hand_over_late(index, slot)
-        changed = [s.name for s in self._slots if s.stand_in is None and _version(s.parameter) != s.version]
+                self._hand_over_late(slot)
+        planned = [slot for slot in self._slots if not slot.sparse]
+        changed = [s.name for s in planned if s.stand_in is None and _version(s.parameter) != s.version]
         try:
             counts = self._plan.finish()
+        except BaseException:
+            for slot in self._slots:
+                slot.gathered = None
+            raise
         finally:
             self._in_flight = False
             for slot in self._slots:
                 slot.passes, slot.handed = 0, False
-        for index, (slot, count) in enumerate(zip(self._slots, counts.tolist())):
-            slot.copies = slot.copies or self._plan.result_was_changed(index)
-            self._deliver(slot, count)
+        found = False
+        for slot, count in zip(planned, counts.tolist()):
+            slot.copies = slot.copies or self._plan.result_was_changed(slot.place)
+            if count < SPARSE:
+                self._deliver(slot, count)
+            else:
+                found = slot.sparse = True
+                slot.stand_in = None
+                self._gather(slot)
+        self._take_gathered()
+        if found:
+            self._plan.close()
+            self._plan = self._open_plan()
         self._register_hooks()
         if changed:
             raise SettingsError(
@@ -245,18 +286,34 @@ class GradientReducer:
                 "`with optimizer.skip_synchronize():`."
             )
 
-    def _hand_over_late(self, index: int, slot: _Slot) -> None:
+    def _take_gathered(self) -> None:
+        """The rows of all ranks, where any rank has some."""
+        how = self.settings.how
+        for slot in self._slots:
+            if slot.gathered is not None:
+                rows, slot.gathered = slot.gathered(), None
+                slot.handed, self._in_flight = False, False
+                if rows._nnz():
+                    slot.parameter.grad = rows * (how.multiply / how.divide)
+
+    def _hand_over_late(self, slot: _Slot) -> None:
         """A gradient that backward did not complete in this step."""
-        p = slot.parameter
-        if p.grad is not None:
-            self._hand_over(index, slot)
-        elif slot.view is not None:
+        if slot.sparse:
+            self._gather(slot)
+        elif slot.parameter.grad is not None:
+            self._hand_over(slot)
+        else:
+            self._hand_over_nothing(slot, 0)
+
+    def _hand_over_nothing(self, slot: _Slot, mark: int) -> None:
+        """Zeros in the place of a gradient that this rank does not have, or not for the plan."""
+        if slot.view is not None:
             slot.view.zero_()
             slot.stand_in = slot.view
-            self._plan.ready(index, None, present=False)
+            self._plan.ready(slot.place, None, present=mark)
         else:
             slot.stand_in = slot.empty().zero_()
-            self._plan.ready(index, _flat(slot.stand_in), present=False)
+            self._plan.ready(slot.place, _flat(slot.stand_in), present=mark)
 
     def _deliver(self, slot: _Slot, count: int) -> None:
         p, absent = slot.parameter, slot.stand_in

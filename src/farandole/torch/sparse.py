@@ -13,7 +13,7 @@ from farandole.comm.submit import Average, Sum, synchronize
 from farandole.errors import SettingsError
 from farandole.torch.ops import grouped_allgather_async
 
-__all__ = ["sparse_allreduce_async"]
+__all__ = ["as_sparse", "sparse_allreduce_async"]
 
 
 def sparse_allreduce_async(
@@ -36,7 +36,23 @@ def sparse_allreduce_async(
 
     def wait() -> Tensor:
         indices, values = synchronize(handle)
-        total = torch.sparse_coo_tensor(indices.t(), values, shape).coalesce()
+        total = torch.sparse_coo_tensor(indices.t(), values, shape, check_invariants=False).coalesce()
         return total / size if op == Average else total
 
     return wait
+
+
+def as_sparse(gradient: Tensor | None, like: Tensor) -> Tensor:
+    """A gradient as rows of its parameter: what an embedding makes; none at all where there is no gradient."""
+    if gradient is None:
+        none = torch.empty((1, 0), dtype=torch.int64, device=like.device)
+        values = torch.empty((0, *like.shape[1:]), dtype=like.dtype, device=like.device)
+        return torch.sparse_coo_tensor(none, values, like.shape, check_invariants=False)
+    if not gradient.is_sparse:
+        return gradient.to_sparse(1)
+    if gradient.sparse_dim() != 1:
+        raise SettingsError(
+            f"a sparse gradient with {gradient.sparse_dim()} sparse dimensions; only whole rows can travel. "
+            "Pass sparse_as_dense=True to DistributedOptimizer"
+        )
+    return gradient
