@@ -8,6 +8,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from farandole.comm.adasum import AdasumReduce
 from farandole.comm.compression import Compression, Compressor
 from farandole.comm.kernels import Op
 from farandole.comm.operations import Allreduce, Alltoall, Broadcast, Reducescatter
@@ -91,7 +92,7 @@ def _grouped_allreduce(
     postscale_factor: float,
     process_set: ProcessSet,
     compression: type[Compressor] = Compression.none,
-) -> tuple[SetRuntime, Allreduce, Convert]:
+) -> tuple[SetRuntime, Allreduce | AdasumReduce, Convert]:
     runtime = process_set.runtime()
     arrays = _arrays(values)
     packed, contexts = zip(*(compression.compress(a) for a in arrays)) if arrays else ((), ())

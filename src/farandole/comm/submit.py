@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from farandole.comm.adasum import AdasumReduce
 from farandole.comm.engine import Engine, Handle, Operation
 from farandole.comm.kernels import Op
 from farandole.comm.operations import (
@@ -117,8 +118,10 @@ def make_allreduce(
     op: Op,
     prescale: float,
     postscale: float,
-) -> Allreduce:
+) -> Allreduce | AdasumReduce:
     label = name or runtime.next_name("allreduce")
+    if op == Op.ADASUM:
+        return AdasumReduce(runtime.lane, label, arrays, outs, float(prescale), float(postscale))
     return Allreduce(runtime.lane, label, arrays, outs, op, float(prescale), float(postscale))
 
 

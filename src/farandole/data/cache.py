@@ -18,6 +18,7 @@ import mmap
 import os
 import secrets
 import threading
+import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ import numpy as np
 
 from farandole.data.layout import ReadOptions
 from farandole.data.parse import cores, on_threads
-from farandole.errors import SettingsError
+from farandole.errors import DataError, SettingsError
 
 __all__ = ["FOLDER", "CacheFile", "Entry", "Stored", "clear", "entries"]
 
@@ -39,6 +40,8 @@ _PART = ".part"
 _MAGIC = b"farandole matrix 1\n"
 _ALIGN = mmap.PAGESIZE
 _BLOCK = 8 << 20
+_TICK_S = 0.02
+"""Longer than kernels take from one time of a file to the next."""
 _TRAILER = 16 + len(_MAGIC)  # length and checksum of the description, then the mark again
 
 _under_way: dict[Path, threading.Thread] = {}
@@ -67,6 +70,9 @@ class CacheFile:
         self.source = source.resolve()
         self.folder = folder if folder is not None else self.source.parent / FOLDER
         told = self.source.stat()
+        if 0 <= (age_s := time.time() - told.st_mtime) < _TICK_S:
+            time.sleep(_TICK_S - age_s)  # what is written from here on has another time
+            told = self.source.stat()
         self.identity = {
             "path": str(self.source),
             "size": told.st_size,
@@ -126,14 +132,11 @@ class CacheFile:
         try:
             self.folder.mkdir(exist_ok=True)
             self._sweep()
-            part = self.path.with_name(f".{self.path.name}.{os.getpid()}-{secrets.token_hex(4)}{_PART}")
-            handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            handle, part = self._create()
         except OSError as error:
             self._warn(f"cannot be written: {error.strerror}")
             return None
         try:
-            with contextlib.suppress(OSError):  # a filesystem without locks: unfinished files are never swept
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _write(handle, table, self.identity, threads)
         except BaseException as error:
             part.unlink(missing_ok=True)
@@ -144,6 +147,17 @@ class CacheFile:
             self._warn(f"could not be written: {error.strerror}{full}")
             return None
         return handle, part
+
+    def _create(self) -> tuple[int, Path]:
+        """An unfinished file, locked."""
+        while True:
+            part = self.path.with_name(f".{self.path.name}.{os.getpid()}-{secrets.token_hex(4)}{_PART}")
+            handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            with contextlib.suppress(OSError):  # a filesystem without locks: unfinished files are never swept
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if part.exists():
+                return handle, part
+            os.close(handle)  # another writer has swept it before it was locked
 
     def _commit(self, handle: int, part: Path) -> None:
         try:
@@ -159,8 +173,7 @@ class CacheFile:
     def _sweep(self) -> None:
         """Remove what killed writers of this file have left."""
         for part in self.folder.glob(f".{_escaped(self.path.name)}.*{_PART}"):
-            if _abandoned(part):
-                part.unlink(missing_ok=True)
+            _abandoned(part, remove=True)
 
     def _warn(self, why: str) -> None:
         warnings.warn(
@@ -242,6 +255,8 @@ def _description(handle: int) -> Any:
 def _array(memory: mmap.mmap, told: dict[str, Any], verify: bool) -> Any:
     dtype = np.dtype(told["dtype"])
     count = int(np.prod(told["shape"], dtype=np.int64))
+    if told["offset"] + count * dtype.itemsize > len(memory):
+        raise _Unusable("cut off or overwritten")
     array = np.frombuffer(memory, dtype, count, told["offset"])
     data = array.view(np.uint8).data
     if verify:
@@ -261,14 +276,16 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _abandoned(part: Path) -> bool:
-    """Whether nobody writes an unfinished file any more."""
+def _abandoned(part: Path, *, remove: bool = False) -> bool:
+    """Whether nobody writes an unfinished file any more; it is removed under its lock."""
     try:
         handle = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if remove:
+            part.unlink(missing_ok=True)
     except OSError:
         return False
     finally:
@@ -303,19 +320,26 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def _entries(folder: Path) -> Iterator[Entry]:
-    for path in sorted(folder.glob(f"*{_SUFFIX}")):
-        yield Entry(path, path.stat().st_size, *_state(path))
-    for path in sorted(folder.glob(f".*{_SUFFIX}.*{_PART}")):
-        yield Entry(path, path.stat().st_size, "", "unfinished" if _abandoned(path) else "being written")
+    """By names that only a cache gives: others keep files that end in .matrix, too."""
+    ours = f".{'[0-9a-f]' * 16}{_SUFFIX}"
+    for path in sorted(folder.glob(f"*{ours}")):
+        with contextlib.suppress(FileNotFoundError):  # somebody has removed it in between
+            yield Entry(path, path.stat().st_size, *_state(path))
+    for path in sorted(folder.glob(f".*{ours}.*{_PART}")):
+        with contextlib.suppress(FileNotFoundError):
+            yield Entry(path, path.stat().st_size, "", "unfinished" if _abandoned(path) else "being written")
 
 
 def _state(path: Path) -> tuple[str, str]:
     try:
         with path.open("rb") as file:
             source = _description(file.fileno())["source"]
-        told = Path(source["path"]).stat()
     except _Unusable as why:
         return "", str(why)
+    except OSError as error:
+        return "", f"cannot be read: {error.strerror}"
+    try:
+        told = Path(source["path"]).stat()
     except OSError:
         return source["path"], "stale"
     same = (told.st_size, told.st_mtime_ns, told.st_ino) == (source["size"], source["mtime_ns"], source["inode"])
@@ -327,5 +351,8 @@ def clear(folder: Path, *, everything: bool = True) -> list[Entry]:
     keep = {"being written"} if everything else {"being written", "current"}
     gone = [entry for entry in entries(folder) if entry.state not in keep]
     for entry in gone:
-        entry.path.unlink(missing_ok=True)
+        try:
+            entry.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise DataError(f"{entry.path}: cannot be removed: {error.strerror}") from None
     return gone

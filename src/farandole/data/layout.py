@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import csv
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import numpy as np
 
 from farandole.errors import DataError, SettingsError
 
-__all__ = ["NA", "Layout", "ReadOptions", "Shape"]
+__all__ = ["NA", "Layout", "ReadOptions", "Shape", "fields"]
 
 NA = ("", "NA", "N/A", "na", "NaN", "nan", "null")
 _DELIMITERS = (",", "\t", ";", "|")
-_FORBIDDEN_DELIMITERS = set('0123456789.+-eE"\r\n')
+_FORBIDDEN_DELIMITERS = set('.+-"\r\n\0')
 _BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"PK\x03\x04": "a zip archive", b"\x28\xb5\x2f\xfd": "zstd"}
 _UTF8_BOM = b"\xef\xbb\xbf"
 
@@ -45,13 +46,19 @@ class ReadOptions:
                 raise SettingsError(f"columns={self.columns!r}: give names or positions")
         if len(set(self.columns)) != len(self.columns):
             raise SettingsError(f"columns={self.columns!r}: one is given twice")
-        if any("\n" in token or '"' in token for token in self.na):
-            raise SettingsError(f"na={self.na!r}: tokens must have no quotes and no line breaks")
-        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in _FORBIDDEN_DELIMITERS):
-            raise SettingsError(f"delimiter={self.delimiter!r}: use one character that no number contains")
+        if any(not isinstance(token, str) or "\n" in token or '"' in token for token in self.na):
+            raise SettingsError(f"na={self.na!r}: give texts that have no quotes and no line breaks")
+        self.na = tuple(token.strip(" ") for token in self.na)
+        if self.delimiter is not None and not _separates(self.delimiter):
+            raise SettingsError(f"delimiter={self.delimiter!r}: use one ASCII character that no number contains")
 
     def key(self) -> tuple[Any, ...]:
         return (self.header, self.dtype, self.columns, self.na, self.delimiter)
+
+
+def _separates(delimiter: str) -> bool:
+    usable = len(delimiter) == 1 and delimiter.isascii() and not delimiter.isalnum()
+    return usable and delimiter not in _FORBIDDEN_DELIMITERS
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -130,16 +137,19 @@ class Layout:
         start = len(_UTF8_BOM) if head.startswith(_UTF8_BOM) else 0
         line, first, after = _first_line(path, head, start)
         delimiter = options.delimiter or _delimiter(path, line)
-        fields = _fields(line, delimiter)
-        has_header = _has_header(path, fields, options)
-        names = tuple(fields) if has_header else None
-        apart = {column: _position(path, column, names, len(fields)) for column in options.columns}
+        found = fields(line, delimiter)
+        if found is None:
+            number = head.count(b"\n", 0, first) + 1
+            raise DataError(f"{path}, line {number}: a quote is not closed before the end of the line")
+        has_header = _has_header(path, found, options)
+        names = tuple(found) if has_header else None
+        apart = {column: _position(path, column, names, len(found)) for column in options.columns}
         if len(set(apart.values())) != len(apart):
             raise SettingsError(f"{path}: columns={options.columns!r} name the same column twice")
-        shape = Shape.of(len(fields), list(apart.values()))
+        shape = Shape.of(len(found), list(apart.values()))
         if shape.numbers == 0:
             raise DataError(f"{path}: no column is left for the matrix; columns={options.columns!r} are all there are")
-        return cls(path, delimiter, after if has_header else first, names, len(fields), apart, shape)
+        return cls(path, delimiter, after if has_header else first, names, len(found), apart, shape)
 
 
 def _first_line(path: Path, head: bytes, start: int) -> tuple[str, int, int]:
@@ -149,6 +159,8 @@ def _first_line(path: Path, head: bytes, start: int) -> tuple[str, int, int]:
         end = head.find(b"\n", at)
         end = len(head) if end < 0 else end
         line = head[at:end].removesuffix(b"\r")
+        if b"\0" in line:
+            raise DataError(f"{path}: NUL bytes in the first line: this is not UTF-8 text (UTF-16, or no text at all?)")
         if line:
             try:
                 return line.decode(), at, min(end + 1, len(head))
@@ -159,18 +171,38 @@ def _first_line(path: Path, head: bytes, start: int) -> tuple[str, int, int]:
 
 
 def _delimiter(path: Path, line: str) -> str:
-    counts = {delimiter: line.count(delimiter) for delimiter in _DELIMITERS}
+    outside = re.sub('"[^"]*"', "", line)
+    counts = {delimiter: outside.count(delimiter) for delimiter in _DELIMITERS}
     best = max(_DELIMITERS, key=lambda delimiter: counts[delimiter])
     if counts[best]:
         return best
     return "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
 
 
-def _fields(line: str, delimiter: str) -> list[str]:
+def fields(line: str, delimiter: str) -> list[str] | None:
+    """The fields of a line, as the compiled reader sees them; None where a quote is not closed."""
     if '"' not in line:
         return [field.strip(" ") for field in line.split(delimiter)]
-    csv.field_size_limit(max(csv.field_size_limit(), len(line)))
-    return [field.strip(" ") for field in next(csv.reader([line], delimiter=delimiter))]
+    found, at = [], 0
+    while (match := _field(delimiter).match(line, at)) is not None:
+        found.append(_unquoted(match[0].strip(" ")))
+        if match.end() == len(line):
+            return found
+        at = match.end() + 1
+    return None
+
+
+@cache
+def _field(delimiter: str) -> re.Pattern[str]:
+    other = f"[^{re.escape(delimiter)}]*+"
+    spaces = "" if delimiter == " " else " *+"
+    return re.compile(f'{spaces}(?:"(?:[^"]|"")*+"{other}|(?!"){other})')
+
+
+def _unquoted(field: str) -> str:
+    if len(field) >= 2 and field[0] == field[-1] == '"':
+        field = field[1:-1].strip(" ")
+    return field.replace('""', '"')
 
 
 def _has_header(path: Path, fields: list[str], options: ReadOptions) -> bool:

@@ -10,11 +10,14 @@ initialised, reading is collective: the ranks of a node parse the file together 
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from farandole.data.cache import CacheFile, Stored
 from farandole.data.layout import NA, ReadOptions
@@ -85,7 +88,8 @@ def read_matrix(
 
 
 def _several(given: Any) -> tuple[Any, ...]:
-    return (given,) if isinstance(given, str | int) else tuple(given)
+    one_or_more = (given,) if isinstance(given, str) or hasattr(given, "__index__") else given
+    return tuple(int(item) if isinstance(item, np.integer) else item for item in one_or_more)
 
 
 def _read_alone(source: Path, options: ReadOptions, cache: Any, part: tuple[int, int] | None) -> Stored:
@@ -109,9 +113,12 @@ def _part(shard: bool | tuple[int, int]) -> tuple[int, int] | None:
         from farandole.comm.world import rank, size
 
         return rank(), size()
-    index, of = shard
+    try:
+        index, of = (operator.index(number) for number in shard)
+    except (TypeError, ValueError):
+        index, of = 0, 0
     if not 0 <= index < of:
-        raise SettingsError(f"shard={shard!r}: give (part, parts), e.g. (0, 4) to (3, 4)")
+        raise SettingsError(f"shard={shard!r}: give True, or (part, parts), e.g. (0, 4) to (3, 4)")
     return index, of
 
 

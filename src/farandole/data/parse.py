@@ -6,22 +6,36 @@ made once, at its size. Decompressed text is not kept: there, rows follow as the
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import hashlib
 import os
+import re
+import shutil
+import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from farandole.data.layout import Layout
+from farandole.data.layout import Layout, fields
 from farandole.data.text import Block
-from farandole.errors import DataError, SettingsError
+from farandole.errors import SettingsError
 
 __all__ = ["BadRow", "Parser", "cores", "joined", "on_threads"]
 
+_COMPILED = ("machine.py", "decimals.py", "rows.py")
 _HARD = 1024
 _SHOWN = 40
+_ASCII = 127
+_PIECE = 1 << 16
+_IDENTIFIER = re.compile(rb"^[+-]?0[0-9]|^[+-]?[0-9]{16,}$|_", re.MULTILINE)
+"""What float() would read but not give back: leading zeros, more digits than it has, underscores."""
 
 
 class BadRow(Exception):
@@ -32,15 +46,41 @@ class BadRow(Exception):
         self.offset, self.why = offset, why
 
 
+@cache
 def _kernels() -> Any:
     """The compiled functions; see rows.py."""
     try:
-        from farandole.data import rows
+        import numba
     except ImportError as error:
         raise SettingsError(
             f"reading tables needs numba ({error}). Type: pip install 'farandole[data]'"
         ) from error
+    config: Any = numba.config
+    given = config.CACHE_DIR
+    config.CACHE_DIR = str(_compiled_folder(given))
+    try:
+        from farandole.data import rows
+    finally:
+        config.CACHE_DIR = given
     return rows
+
+
+def _compiled_folder(given: str) -> Path:
+    """Where numba keeps compiled code. Its own choice fails where nothing may be written.
+
+    Named by the content of all files compiled: numba itself does not see changes in functions that are called.
+    """
+    here = Path(__file__).parent
+    content = b"".join((here / name).read_bytes() for name in _COMPILED)
+    name = f"compiled-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
+    for parent in (Path(given),) if given else (here / "__pycache__", Path("~/.cache/farandole").expanduser()):
+        with contextlib.suppress(OSError):
+            (parent / name).mkdir(parents=True, exist_ok=True)
+            if os.access(parent / name, os.W_OK):
+                return parent / name
+    folder = Path(tempfile.mkdtemp(prefix="farandole-compiled-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def cores() -> int:
@@ -80,14 +120,15 @@ class Parser:
             result = k.parse_rows(
                 block.text, state, block.stop, delimiter, self._segments, part, spans, self._tokens, self._ends, hard
             )
-            for index, start, stop in hard[: state[4]].tolist():
-                part[index] = float(bytes(block.text[start:stop]))
+            with np.errstate(over="ignore"):  # infinite as a float32, as for all other numbers
+                for index, start, stop in hard[: state[4]].tolist():
+                    part[index] = float(bytes(block.text[start:stop]))
             if result != k.FULL:
                 break
         if result != k.DONE:
             raise self._bad(block, result, int(state[2]), int(state[3]))
         self._advance(block.size)
-        return [self._column(block, np.ascontiguousarray(spans[:, i]), delimiter) for i in range(spans.shape[1])]
+        return [self._column(block, np.ascontiguousarray(spans[:, i]), i) for i in range(spans.shape[1])]
 
     def _hard(self) -> Any:
         """This thread's list of numbers that float() has to read."""
@@ -95,14 +136,21 @@ class Parser:
             self._local.hard = np.zeros((max(_HARD, self.layout.shape.numbers), 3), np.int64)
         return self._local.hard
 
-    def _column(self, block: Block, spans: Any, delimiter: int) -> Any:
+    def _column(self, block: Block, spans: Any, index: int) -> Any:
+        """The text column `index`, as integers or bytes."""
+        delimiter = ord(self.layout.delimiter)
         whole = np.zeros(len(spans), np.int64)
         if self._kernels.integers(block.text, spans, delimiter, whole):
             return whole
         length, doubled = self._kernels.widest(block.text, spans, delimiter)
         out = np.zeros((len(spans), max(length, 1)), np.uint8)
-        self._kernels.texts(block.text, spans, delimiter, out)
+        odd = int(self._kernels.texts(block.text, spans, delimiter, out))
         column = out.view(f"S{out.shape[1]}").reshape(-1)
+        if odd < 0 and out.max(initial=0) > _ASCII:
+            odd = next((row for row, text in enumerate(column.tolist()) if not _is_utf8(text)), -1)
+        if odd >= 0:
+            where = self.layout.column(sorted(self.layout.apart.values())[index])
+            raise BadRow(block.offset + int(spans[odd]), f"{where}: this is not UTF-8 text")
         return np.char.replace(column, b'""', b'"') if doubled else column
 
     def _bad(self, block: Block, result: int, column: int, at: int) -> BadRow:
@@ -123,7 +171,7 @@ class Parser:
                 f"{where}: {shown!r} is not a number. Name the column in columns=[{column}] if it holds text, "
                 f"or the token in na=({shown!r}, ...) if it means 'missing'",
             )
-        found = content.count(self.layout.delimiter) + 1
+        found = len(fields(content, self.layout.delimiter) or content.split(self.layout.delimiter))
         return BadRow(
             offset,
             f"has {found} columns, expected {self.layout.total} as in the first line "
@@ -136,12 +184,28 @@ def on_threads(work: Callable[..., Any], *rows: Sequence[Any], threads: int) -> 
     if threads <= 1:
         return list(map(work, *rows))
     with ThreadPoolExecutor(threads, thread_name_prefix="farandole-data") as pool:
-        futures = [pool.submit(work, *row) for row in zip(*rows)]
+        futures = deque(pool.submit(work, *row) for row in zip(*rows))
+        results = []
         try:
-            return [future.result() for future in futures]
+            while futures:  # one that failed is not kept: it would hold this frame, and the file open
+                results.append(futures.popleft().result())
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+        return results
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _has_identifiers(column: Any) -> bool:
+    pieces = (column[at : at + _PIECE].tolist() for at in range(0, len(column), _PIECE))
+    return any(_IDENTIFIER.search(b"\n".join(piece)) for piece in pieces)
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -149,14 +213,10 @@ def joined(parts: Sequence[Any]) -> Any:
     if all(part.dtype == np.int64 for part in parts):
         return np.concatenate([np.zeros(0, np.int64), *parts])
     column = np.concatenate([part if part.dtype.kind == "S" else part.astype("S") for part in parts])
-    try:
-        return column.astype(np.float64)
-    except ValueError:
-        pass
+    if not _has_identifiers(column):
+        with contextlib.suppress(ValueError):
+            return column.astype(np.float64)
     try:
         return column.astype(f"U{column.dtype.itemsize}")
     except UnicodeDecodeError:
-        try:
-            return np.char.decode(column, "utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(f"a text column is not UTF-8: {error.object[:_SHOWN]!r}") from None
+        return np.char.decode(column, "utf-8")

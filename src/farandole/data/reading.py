@@ -170,13 +170,13 @@ class _GzipFile:
     def _take(self, rows: int, width: int) -> int:
         """Room for more rows; where they begin. What is never written to occupies no memory."""
         row, self._rows = self._rows, self._rows + rows
-        if self._rows > self._capacity:
+        if self._out is None or self._rows > self._capacity:
             self._finish(0)
             expected = self._rows * self._size / max(self._text.read, 1)
             self._capacity = int(1.25 * expected) + rows
             old, self._out = self._out, room(self._capacity * width, self._options.dtype)
             if old is not None:
-                self._out[: row * width] = old[: row * width]
+                _move(old, self._out, row * width)
         return row
 
     def _finish(self, left: int) -> None:
@@ -195,3 +195,14 @@ def _parse_lines(parser: Parser, block: Block, row: int, out: Any, lines_before:
     except BadRow as bad:
         inside = bytes(block.text[: bad.offset - block.offset]).count(b"\n")
         raise BadRow(lines_before + inside + 1, bad.why) from None
+
+
+def _move(old: Any, new: Any, count: int) -> None:
+    """Piece by piece, so that what was copied is given back before the next is occupied."""
+    memory = old.base.obj if isinstance(old.base, memoryview) else old.base
+    step = _HUGE // old.itemsize
+    for at in range(0, count, step):
+        stop = min(at + step, count)
+        new[at:stop] = old[at:stop]
+        if isinstance(memory, mmap.mmap):
+            memory.madvise(mmap.MADV_DONTNEED, at * old.itemsize, (stop - at) * old.itemsize)

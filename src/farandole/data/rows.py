@@ -277,12 +277,16 @@ def widest(text: Any, spans: Any, delimiter: int) -> tuple[int, bool]:
 
 
 @njit(nogil=True, cache=True)
-def texts(text: Any, spans: Any, delimiter: int, out: Any) -> None:
-    """out (rows, bytes), zeroed, = the texts."""
+def texts(text: Any, spans: Any, delimiter: int, out: Any) -> int:
+    """out (rows, bytes), zeroed, = the texts; a row that has a NUL, which would be lost, or -1."""
+    odd = -1
     for row in range(len(spans)):
         start, stop, _ = _trim(text, spans[row], delimiter)
         for i in range(start, stop):
             out[row, i - start] = text[i]
+            if text[i] == 0 and odd < 0:
+                odd = row
+    return odd
 
 
 @njit(nogil=True, cache=True)

@@ -19,6 +19,7 @@ from farandole.comm.kernels import Op, Reduction
 from farandole.comm.process_sets import ProcessSet, global_process_set
 from farandole.comm.team import Team
 from farandole.errors import SettingsError
+from farandole.torch.adasum import StepsCombined
 from farandole.torch.compression import Compression, Compressor
 from farandole.torch.gradients import GradientReducer, ReducerSettings
 from farandole.torch.ops import allreduce
@@ -170,10 +171,12 @@ def DistributedOptimizer(
     team: Team | None = None,
 ) -> AnyOptimizer:
     """The optimizer, stepping with gradients reduced over the ranks. Collective: every rank calls it."""
-    if isinstance(optimizer, _Distributed):
+    if isinstance(optimizer, _Distributed | StepsCombined):
         raise SettingsError("the optimizer is distributed already: wrap it once")
     names = _checked_names(optimizer, named_parameters)
     runtime = process_set.runtime()
+    if Op(op) == Op.ADASUM:
+        return _combining_steps(optimizer, compression, process_set)
     settings = ReducerSettings(
         how=_reduction(Op(op), gradient_predivide_factor, runtime.transport.size),
         compression=compression,
@@ -191,10 +194,25 @@ def DistributedOptimizer(
         _farandole_skip=False,
         _farandole_warned=False,
     )
-    optimizer.__class__ = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
+    return _with(_Distributed, optimizer)
+
+
+def _with(front: type, optimizer: AnyOptimizer) -> AnyOptimizer:
+    """The optimizer itself, with a class in front of its own."""
+    optimizer.__class__ = type(type(optimizer).__name__, (front, type(optimizer)), {})
     if "step" in optimizer.__dict__:
         _put_step_behind_scheduler(optimizer)
     return optimizer
+
+
+def _combining_steps(
+    optimizer: AnyOptimizer, compression: type[Compressor], process_set: ProcessSet
+) -> AnyOptimizer:
+    size = process_set.runtime().transport.size
+    if size & (size - 1):
+        raise SettingsError(f"op=Adasum needs 2, 4, 8, ... ranks, there are {size}. Use op=Average.")
+    optimizer.__dict__.update(_farandole_set=process_set, _farandole_compression=compression)
+    return _with(StepsCombined, optimizer)
 
 
 def _put_step_behind_scheduler(optimizer: torch.optim.Optimizer) -> None:
@@ -211,8 +229,8 @@ def _put_step_behind_scheduler(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _reduction(op: Op, predivide: float, size: int) -> Reduction:
-    if op == Op.ADASUM or op not in (Op.AVERAGE, Op.SUM):
-        raise SettingsError(f"DistributedOptimizer(op={op.name}): use Average or Sum")
+    if op not in (Op.AVERAGE, Op.SUM):
+        raise SettingsError(f"DistributedOptimizer(op={op.name}): use Average, Sum or Adasum")
     if predivide != 1.0 and op != Op.AVERAGE:
         raise SettingsError("gradient_predivide_factor needs op=Average")
     # Dividing before and multiplying after cancel out: sums are kept wide enough not to need it.

@@ -1,0 +1,46 @@
+"""DistributedOptimizer(op=Adasum): ranks step alone, then combine how far each has moved every parameter."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from farandole.comm.process_sets import ProcessSet
+from farandole.comm.submit import Adasum
+from farandole.errors import SettingsError
+from farandole.torch.compression import Compressor
+from farandole.torch.ops import grouped_allreduce_
+
+__all__ = ["StepsCombined"]
+
+
+class StepsCombined:
+    """Put in front of an optimizer's class."""
+
+    _farandole_set: ProcessSet
+    _farandole_compression: type[Compressor]
+    param_groups: list[dict[str, Any]]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of the optimizer's own, combined over the ranks. Collective: every rank calls it."""
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        before = [p.detach().clone() for p in parameters]
+        step: Any = super().step  # type: ignore[misc]
+        loss = step(closure)
+        with torch.no_grad():
+            packed = [self._farandole_compression.compress(p - old) for p, old in zip(parameters, before)]
+            moved = grouped_allreduce_(
+                [tensor for tensor, _ in packed], op=Adasum, process_set=self._farandole_set
+            )
+            for p, old, tensor, (_, context) in zip(parameters, before, moved, packed):
+                p.copy_(old + self._farandole_compression.decompress(tensor, context))
+        return loss
+
+    def synchronize(self) -> None:
+        """Nothing is under way between steps."""
+
+    def skip_synchronize(self) -> contextlib.AbstractContextManager[None]:
+        raise SettingsError("skip_synchronize: an Adasum optimizer combines steps, not gradients; call step() alone")
