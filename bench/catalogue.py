@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench import loading
 from bench.cases import Case, Measured
 from bench.estimates import median
 from bench.launching import measure_on_ranks, steps_as_shipped
@@ -123,6 +124,11 @@ def _timeline(quick: bool) -> Outcome:
     return outcome
 
 
+def _loading(quick: bool) -> Outcome:
+    rows, cases = loading.measure(quick=quick)
+    return Outcome(rows=rows, measured=[Measured(cases=cases, facts={})])
+
+
 def _measure(outcome: Outcome, ranks: int, what: str, settings: dict[str, Any]) -> Measured:
     measured = measure_on_ranks(ranks, what, settings)
     outcome.measured.append(measured)
@@ -149,5 +155,6 @@ BENCHMARKS = {
         Benchmark(name="resnet", summary="training step of ResNet-50 at 64x64 against DDP", run=_resnet),
         Benchmark(name="idle", summary="CPU time of the engine while the program sleeps", run=_idle),
         Benchmark(name="timeline", summary="what recording a timeline adds to a step", run=_timeline),
+        Benchmark(name="loading", summary="text files to arrays against pandas, polars and pyarrow", run=_loading),
     )
 }

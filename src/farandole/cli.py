@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from farandole import __version__
 from farandole.data.command import add_data
 from farandole.errors import FarandoleError, SettingsError
+from farandole.study.command import add_study
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -162,4 +163,4 @@ def _merge_timeline(options: argparse.Namespace) -> int:
     return 0
 
 
-_VERBS = (_add_launch, _add_doctor, _add_timeline, add_data)
+_VERBS = (_add_launch, _add_doctor, _add_timeline, add_data, add_study)

@@ -208,12 +208,20 @@ def _has_identifiers(column: Any) -> bool:
     return any(_IDENTIFIER.search(b"\n".join(piece)) for piece in pieces)
 
 
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def joined(parts: Sequence[Any]) -> Any:
     """One column from its parts in the blocks: integers, numbers or text."""
     if all(part.dtype == np.int64 for part in parts):
         return np.concatenate([np.zeros(0, np.int64), *parts])
     column = np.concatenate([part if part.dtype.kind == "S" else part.astype("S") for part in parts])
-    if not _has_identifiers(column):
+    if len(column) and _is_number(column[0]) and not _has_identifiers(column):
         with contextlib.suppress(ValueError):
             return column.astype(np.float64)
     try:

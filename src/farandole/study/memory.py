@@ -1,0 +1,72 @@
+"""Memory of processes: what they have now, what they share, and the most they had."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+__all__ = ["PeakMemory", "own_bytes", "resident_peak_bytes", "restart_resident_peak", "shared_out_bytes"]
+
+_SAMPLE_S = 0.01
+
+
+def own_bytes() -> int:
+    """Memory that exists because of this process: without the pages of files it has mapped."""
+    found = _fields(Path("/proc/self/status"))
+    return found.get("RssAnon", 0) + found.get("RssShmem", 0)
+
+
+def resident_peak_bytes() -> int:
+    """The most this process had in memory, mapped files included."""
+    return _fields(Path("/proc/self/status")).get("VmHWM", 0)
+
+
+def restart_resident_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def shared_out_bytes() -> int:
+    """This process's memory, of which a page that n processes have counts 1/n: sums of these are true."""
+    return _fields(Path("/proc/self/smaps_rollup")).get("Pss", 0)
+
+
+def _fields(path: Path) -> dict[str, int]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in lines)
+    return {name: int(rest.split()[0]) * 1024 for name, _, rest in pairs if rest.endswith(" kB")}
+
+
+class PeakMemory:
+    """By how much this process's own memory grows at most while this is entered.
+
+    It is looked at every hundredth of a second, which needs the GIL: right for work that releases it.
+    """
+
+    def __init__(self) -> None:
+        self._before = own_bytes()
+        self.bytes = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="farandole-study-memory", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._sample()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_SAMPLE_S):
+            self._sample()
+
+    def _sample(self) -> None:
+        self.bytes = max(self.bytes, own_bytes() - self._before)

@@ -1,0 +1,165 @@
+"""`farandole study loaders`: tables and results, resumed, with what could not be measured said."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farandole.data.make import make
+from farandole.study import loaders
+from farandole.study.loaders import LoaderStudy, run
+from farandole.study.loaders_text import as_text
+from farandole.study.pages import forget_pages, held_share
+
+pytest.importorskip("numba")
+pytest.importorskip("pandas")
+
+
+def command(out: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "farandole", "study", "loaders", *words, "--out", str(out)]
+
+
+def study(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(out, *words), capture_output=True, text=True, timeout=150, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def results(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "loaders.json").read_text())
+    return found
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    make("nt3", tmp_path / "data", rows=32, features=80)
+    return tmp_path / "data"
+
+
+def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path, data: Path) -> None:
+    words = ("nt3", "--data-dir", str(data), "--loaders", "pandas,pandas-chunked,fast", "--repeats", "2")
+    told = study(tmp_path, *words)
+    assert told.returncode == 0, told.stderr
+    for shown in ("pandas-chunked", "fast-cached", "nt_test2.csv", "at once", "fast compiles once"):
+        assert shown in told.stdout
+    assert max(len(line) for line in told.stdout.splitlines()) <= 100
+    assert "s left" in told.stderr
+    first = results(tmp_path)
+    # 5 methods x 2 files x 2 states; 2 ranks: 4 methods (none that writes a cache) x 1 file x 2 states
+    assert len(first["rows"]) == 5 * 2 * 2 + 4 * 2
+    for row in first["rows"]:
+        assert row["reason"] is None
+        assert len(row["samples"]) == 2
+        assert min(row["seconds"], row["mb_per_s"], row["held_bytes"]) > 0
+        assert row["shape"] == [32 if row["role"] == "train" else 8, 80]
+    assert first["compile_s"] > 0
+    assert first["environment"]["packages"]["pandas"] == first["loaders"]["pandas"]
+
+    again = study(tmp_path, *words, "--json")
+    assert "14 of 14 measurements are in" in again.stderr
+    assert json.loads(again.stdout)["rows"] == first["rows"]
+
+    os.utime(data / "nt_test2.csv", ns=(1, 1))
+    changed = study(tmp_path, *words)
+    assert "9 of 14 measurements are in" in changed.stderr
+
+
+def test_missing_files_are_made(tmp_path: Path) -> None:
+    told = study(tmp_path, "p1b3", "--loaders", "pandas", "--ranks", "1")
+    assert told.returncode == 0, told.stderr
+    assert (tmp_path / "data" / "test" / "P1B3_dose_response.csv").is_file()
+    assert {row["role"] for row in results(tmp_path)["rows"]} == {"dose_response", "expressions", "descriptors"}
+
+
+def test_what_cannot_be_read_is_null_with_the_reason(tmp_path: Path, data: Path) -> None:
+    with (data / "nt_test2.csv").open("a") as file:
+        file.write("1,2\n")
+    told = study(tmp_path, "nt3", "--data-dir", str(data), "--loaders", "fast", "--ranks", "1")
+    assert told.returncode == 0, told.stderr
+    bad = [row for row in results(tmp_path)["rows"] if row["role"] == "test"]
+    assert bad
+    for row in bad:
+        assert row["seconds"] is None
+        assert "line 9" in row["reason"]
+    assert "not measured: fast, test: DataError" in told.stdout
+    assert all(row["seconds"] for row in results(tmp_path)["rows"] if row["role"] == "train")
+
+
+def test_a_loader_that_is_not_installed_is_listed_as_such(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "installed", lambda name: None)
+    found = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["polars"], ranks=[1]))
+    assert found["loaders"] == {"polars": None}
+    assert [row["seconds"] for row in found["rows"]] == [None] * 4
+    assert "polars, train: not installed; type: pip install 'farandole[loaders]'" in as_text(found)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nt4"], "nt3, p1b1, p1b2, p1b3"),
+        (["nt3", "--loaders", "duckdb"], "pandas, pandas-chunked, dask, polars, pyarrow, fast"),
+        (["nt3", "--ranks", "0"], "--ranks 1,2"),
+        (["nt3", "--ranks", "two"], "--ranks 1,2"),
+        (["nt3", "--repeats", "0"], "repeats=0"),
+    ],
+)
+def test_mistakes_are_explained_in_one_line(tmp_path: Path, words: list[str], said: str) -> None:
+    told = study(tmp_path, *words)
+    assert told.returncode == 2
+    assert told.stderr.startswith("farandole: ")
+    assert said in told.stderr
+    assert len(told.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_results_that_are_not_ours_are_refused(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "loaders.json").write_text("[1, 2")
+    told = study(tmp_path, "nt3", "--data-dir", str(data))
+    assert told.returncode == 1
+    assert "choose another --out" in told.stderr
+    assert (tmp_path / "loaders.json").read_text() == "[1, 2"
+
+
+def test_ctrl_c_keeps_what_there_is_and_ends_every_process(tmp_path: Path, data: Path) -> None:
+    words = ("nt3", "--data-dir", str(data), "--loaders", "pandas", "--ranks", "1", "--repeats", "500")
+    process = subprocess.Popen(
+        command(tmp_path, *words), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not children(process.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        nursery = children(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 130
+    assert b"type the same again to go on" in said
+    assert not [pid for pid in nursery if Path(f"/proc/{pid}").exists()]
+    assert results(tmp_path)["rows"] == []
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_forgotten_pages_are_gone_until_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(4 << 20))
+    if (reason := forget_pages([path])) is not None:
+        pytest.skip(reason)
+    assert held_share(path) < 0.05
+    path.read_bytes()
+    assert held_share(path) > 0.95
