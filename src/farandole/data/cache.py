@@ -97,7 +97,7 @@ class CacheFile:
             writer.join()
         try:
             return _load(self.path, self.identity, verify)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # writing will say what is wrong with the folder
             return None
         except _Unusable as why:
             if why.worth_saying:
