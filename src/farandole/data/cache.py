@@ -32,7 +32,7 @@ from farandole.data.layout import ReadOptions
 from farandole.data.parse import cores, on_threads
 from farandole.errors import DataError, SettingsError
 
-__all__ = ["FOLDER", "CacheFile", "Entry", "Stored", "clear", "entries"]
+__all__ = ["FOLDER", "CacheFile", "Entry", "Stored", "clear", "entries", "sync_folder"]
 
 FOLDER = ".farandole-cache"
 _SUFFIX = ".matrix"
@@ -163,7 +163,7 @@ class CacheFile:
         try:
             os.fsync(handle)
             part.rename(self.path)
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
         except OSError as error:
             part.unlink(missing_ok=True)
             self._warn(f"could not be finished: {error.strerror}")
@@ -268,7 +268,8 @@ def _array(memory: mmap.mmap, told: dict[str, Any], verify: bool) -> Any:
     return array.reshape(told["shape"])
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder last."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from farandole.data.cache import sync_folder
 from farandole.data.make.sheet import Sheet, stream
 from farandole.errors import DataError
 
@@ -52,7 +53,7 @@ def write_sheets(
         replacing()
         for sheet, path in zip(sheets, temporary):
             path.replace(folder / sheet.name)
-        _sync_folder(folder)
+        sync_folder(folder)
     except OSError as error:
         raise DataError(_explain(error, folder)) from error
     finally:
@@ -115,14 +116,6 @@ def _write(
         file.flush()
         os.fsync(file.fileno())
     return Written(name=name, bytes=size, sha256=digest.hexdigest())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _check_space(sheets: Sequence[Sheet], folder: Path) -> None:
