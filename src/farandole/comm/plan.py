@@ -43,6 +43,7 @@ DIRECT_BYTES = 1 << 20
 BUCKET_BYTES = 4 << 20
 PIECE_BYTES = 32 << 20
 ABANDON_S = 5.0
+CACHE_LINE = 64
 
 
 class Entry(NamedTuple):
@@ -117,8 +118,12 @@ class GradientPlan:
         staged: bool,
         team: Team,
         bucket_bytes: int = BUCKET_BYTES,
+        in_place: bool = False,
     ) -> None:
-        """`entries` in the order in which backward makes them; `staged` packs even large ones."""
+        """`entries` in the order in which backward makes them; `staged` packs even large ones.
+
+        `in_place` leaves the results of large ones where the gradients were, instead of in the node's window.
+        """
         self.label = label
         self.entries = list(entries)
         self.how = how
@@ -140,7 +145,8 @@ class GradientPlan:
         self._window: ResultWindow | None = None
         self._results: dict[int, AnyArray] = {}
         self._window_changed: dict[int, bool] = {}
-        self._open_window()
+        if not in_place:
+            self._open_window()
         self._sequence = 0
         self._lock = threading.Lock()
         self._work_came = threading.Condition(self._lock)
@@ -181,7 +187,7 @@ class GradientPlan:
 
     def _add_bucket(self, indices: list[int]) -> None:
         counts = [self.entries[i].elements for i in indices]
-        buffer = np.zeros(sum(counts), _dtype(self.entries[indices[0]]))
+        buffer = _aligned(sum(counts), _dtype(self.entries[indices[0]]))
         at = 0
         for index, count in zip(indices, counts):
             self._views[index] = buffer[at : at + count]
@@ -446,6 +452,13 @@ class GradientPlan:
         self.retire()
         self._two_level.free()
         self._transport.free()
+
+
+def _aligned(count: int, dtype: np.dtype[Any]) -> AnyArray:
+    """Zeros from a cache line on: frameworks take such memory as it is, and copy other memory."""
+    memory = np.zeros(count * dtype.itemsize + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + count * dtype.itemsize].view(dtype)
 
 
 def _dtype(entry: Entry) -> np.dtype[Any]:

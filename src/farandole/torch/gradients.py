@@ -11,7 +11,6 @@ a mark; all ranks see the mark, take the parameter out of the plan, and from the
 
 from __future__ import annotations
 
-import hashlib
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +19,14 @@ from typing import Any
 import torch
 
 from farandole.comm import mpi
+from farandole.comm.agreement import agree_on_gradients
 from farandole.comm.kernels import Reduction
-from farandole.comm.plan import BUCKET_BYTES, SPARSE, Entry, GradientPlan, agree
+from farandole.comm.plan import BUCKET_BYTES, SPARSE, Entry, GradientPlan
 from farandole.comm.process_sets import ProcessSet
 from farandole.comm.submit import Sum
 from farandole.comm.team import Team, threads_allowed
 from farandole.comm.world import current
-from farandole.errors import PlanMismatchError, SettingsError
+from farandole.errors import SettingsError
 from farandole.torch.compression import Compressor
 from farandole.torch.sparse import as_sparse, sparse_allreduce_async
 from farandole.torch.tensors import as_array, as_tensor, numpy_name, staged
@@ -157,7 +157,7 @@ class GradientReducer:
         op = "Sum" if self.settings.how.divide == 1 else "Average"
         place = "device" if elsewhere else "host"
         way = f"{self._label} with op={op}, compression={wire}, buckets of {bucket_bytes} bytes, {place} tensors"
-        _agree(self.settings.process_set, f"plan.{number}", way, entries)
+        agree_on_gradients(self.settings.process_set, f"plan.{number}", way, entries)
         plan = GradientPlan(
             runtime,
             f"{self._label}.{number}",
@@ -357,24 +357,6 @@ def _hook(owner: weakref.ref[GradientReducer], index: int) -> Any:
             reducer.produced(index)
 
     return produced
-
-
-def _agree(process_set: ProcessSet, name: str, way: str, entries: list[Entry]) -> None:
-    """Raise on every rank where the ranks' models or settings differ. Collective."""
-    from farandole.comm.collectives import allgather_object
-
-    digest = hashlib.blake2b(repr((way, entries)).encode(), digest_size=16).hexdigest()
-    if len(set(allgather_object(digest, name, process_set))) == 1:
-        return
-    members = process_set.runtime().members
-    of_all = allgather_object((way, entries), f"{name}.entries", process_set)
-    for rank, (theirs, _) in zip(members, of_all):
-        if theirs != of_all[0][0]:
-            raise PlanMismatchError(
-                f"the optimizers differ: rank {members[0]} has {of_all[0][0]}; rank {rank} has {theirs}. "
-                "Give DistributedOptimizer the same arguments on every rank."
-            )
-    agree(entries, [listed for _, listed in of_all], members)
 
 
 def _version(p: torch.Tensor) -> int:

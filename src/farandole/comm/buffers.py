@@ -1,0 +1,241 @@
+"""Gradients in a framework's own memory, reduced at once: the plan for graphs that call back when all are complete.
+
+    copy     small gradients go into the plan's buckets; large ones stay where the framework has them
+    reduce   by the plan, with nothing negotiated
+    return   the results: in the framework's memory where it lets us write (`in_place`), otherwise in ours,
+             the large ones in the node's window
+
+A word for each rank travels along, zero in every step. A rank that has ended its training takes part once more,
+with zeros and its word set: ranks that are still training then raise, instead of waiting for it.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from farandole.comm import mpi
+from farandole.comm.agreement import agree_on_gradients
+from farandole.comm.algorithms import AlgorithmTable
+from farandole.comm.kernels import Reduction, bfloat16
+from farandole.comm.plan import BUCKET_BYTES, DIRECT_BYTES, Entry, GradientPlan
+from farandole.comm.process_sets import ProcessSet
+from farandole.comm.team import Statistics, Team, threads_allowed
+from farandole.comm.transport import AnyArray
+from farandole.comm.world import current
+from farandole.errors import MismatchError, SettingsError
+
+__all__ = ["BufferReducer", "BufferSettings", "Shape", "check_ended", "raise_still_training"]
+
+_NARROWS = ("float32", "float64")
+_ENDED = "(ranks that have ended)"
+
+
+@dataclass(kw_only=True, slots=True)
+class BufferSettings:
+    """How gradients are reduced."""
+
+    how: Reduction
+    """Combine, multiply, divide."""
+    wire: str | None
+    """What wider floats travel as: `float16`, `bfloat16`, or None."""
+    process_set: ProcessSet
+    """The ranks that take part."""
+    team: Team
+    """Threads and statistics."""
+    in_place: bool
+    """Whether the framework's memory may be written to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One gradient, as the framework has it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * _dtype(self.dtype).itemsize
+
+
+class BufferReducer:
+    """Reduces one list of gradients, step after step. Collective to make: every rank of the set does."""
+
+    def __init__(self, label: str, shapes: Sequence[Shape], settings: BufferSettings) -> None:
+        self.settings = settings
+        self.shapes = list(shapes)
+        self.copied_bytes = 0
+        """Bytes of gradients copied on this rank so far, by this package."""
+        # The large ones, which need no copy, first: they are reduced while the others are copied.
+        self._order = sorted(range(len(shapes)), key=lambda i: -self.shapes[i].nbytes)
+        self._plan = self._open_plan(label)
+        weakref.finalize(self, self._plan.retire).atexit = False
+        self._copies = [False] * len(shapes)
+        self._rank = settings.process_set.runtime().transport.rank
+
+    def _open_plan(self, label: str) -> GradientPlan:
+        settings = self.settings
+        runtime = settings.process_set.runtime()
+        _check_threads(runtime.transport.size)
+        number = runtime.next_name("plan").rsplit(".", 1)[1]
+        entries = [self._entry(self.shapes[i], i) for i in self._order]
+        entries.append(Entry(_ENDED, "float32", (runtime.transport.size,)))
+        op = "Sum" if settings.how.divide == 1 else "Average"
+        way = f"{label} with op={op}, times {settings.how.multiply:g}, compression={settings.wire}"
+        agree_on_gradients(settings.process_set, f"plan.{number}", way, entries)
+        threads = threads_allowed(settings.team.threads, mpi.thread_level())
+        plan = GradientPlan(
+            runtime,
+            f"{label}.{number}",
+            entries,
+            how=settings.how,
+            staged=settings.wire is not None,
+            team=Team(threads=threads, stats_every=settings.team.stats_every),
+            bucket_bytes=min(BUCKET_BYTES, current().fusion_bytes),
+            in_place=settings.in_place,
+        )
+        current().plans.add(plan)
+        current().record.setdefault("plans", []).append(plan.describe())
+        return plan
+
+    def _entry(self, shape: Shape, index: int) -> Entry:
+        wire = self.settings.wire if self.settings.wire and shape.dtype in _NARROWS else shape.dtype
+        return Entry(shape.name, wire, shape.shape, group=index if self._packed(shape.nbytes) else -1)
+
+    def _packed(self, nbytes: int) -> bool:
+        """Whether a gradient gets a bucket of its own: too large to share one, and not to be written to in place."""
+        if self.settings.in_place or nbytes < DIRECT_BYTES:
+            return False
+        return AlgorithmTable.from_environment().for_result(nbytes) != "window"
+
+    # A step
+
+    def reduce(self, arrays: Sequence[AnyArray], outs: Sequence[AnyArray] | None = None) -> list[AnyArray]:
+        """The reduced gradients: in `outs`, or in memory that is good until the next step. Collective.
+
+        With `in_place`, an array and its out may be the same memory.
+        """
+        held = [self._hand_over(place, arrays[i]) for place, i in enumerate(self._order)]
+        ended = self._finish(0.0)
+        if ended:
+            raise_still_training(ended, self.settings.process_set, self.statistics.steps)
+        results: list[AnyArray] = [np.empty(0)] * len(arrays)
+        for place, i in enumerate(self._order):
+            results[i] = self._take(place, i, held[place], None if outs is None else outs[i])
+        return results
+
+    def _hand_over(self, place: int, array: AnyArray) -> AnyArray:
+        """Give a gradient to the plan; where its result will be."""
+        flat = array.reshape(-1)
+        view = self._plan.buffer(place)
+        if view is not None:
+            self._copy(view, flat)
+            self._plan.ready(place, None)
+            return view
+        result = self._plan.result(place)
+        if result is None and not self.settings.in_place:
+            flat = flat.copy()
+            self.copied_bytes += flat.nbytes
+        self._plan.ready(place, flat)
+        return flat if result is None else result
+
+    def _take(self, place: int, index: int, held: AnyArray, out: AnyArray | None) -> AnyArray:
+        """A result as the framework wants it; `held` is where the plan has left it."""
+        shape = self.shapes[index]
+        if out is not None:
+            if held.ctypes.data != out.ctypes.data:
+                self._copy(out.reshape(-1), held)
+            return out
+        # Whoever changes a result in the window pays for every page: copying it at once is cheaper.
+        self._copies[index] = self._copies[index] or self._plan.result_was_changed(place)
+        if self._copies[index] or held.dtype != _dtype(shape.dtype):
+            target = np.empty(held.shape, _dtype(shape.dtype))
+            self._copy(target, held)
+            held = target
+        return held.reshape(shape.shape)
+
+    def _copy(self, target: AnyArray, source: AnyArray) -> None:
+        with np.errstate(over="ignore"):  # an overflow is a result, which a loss scaler looks at
+            np.copyto(target, source, casting="unsafe")
+        self.copied_bytes += target.nbytes
+
+    def _finish(self, word: float) -> list[int]:
+        """Carry the step out; numbers, within the set, of ranks that have ended."""
+        words = self._plan.buffer(len(self._order))
+        assert words is not None
+        words[:] = 0
+        words[self._rank] = word
+        self._plan.ready(len(self._order), None)
+        self._plan.finish()
+        found: list[int] = np.flatnonzero(words).tolist()
+        return found
+
+    def end(self) -> None:
+        """This rank has ended its training: raise where others have not. Collective."""
+        for place, i in enumerate(self._order):
+            shape = self.shapes[i]
+            self._hand_over(place, np.zeros(shape.shape, _dtype(shape.dtype)))
+        steps = self.statistics.steps
+        check_ended(self._finish(1.0), self.settings.process_set, steps)
+
+    @property
+    def statistics(self) -> Statistics:
+        return self._plan.statistics
+
+    def summary(self) -> dict[str, float]:
+        """Steps, bytes, seconds of communication, those that training waited for, and bytes copied for it."""
+        found = self.statistics
+        return {
+            "steps": found.steps,
+            "bytes": found.nbytes,
+            "seconds": found.busy_s,
+            "exposed_s": found.exposed_s,
+            "copied_bytes": self.copied_bytes,
+        }
+
+
+def check_ended(ended: Sequence[int], process_set: ProcessSet, steps: int) -> None:
+    """Raise on a rank that has ended its training while others (not `ended`, by number in the set) go on."""
+    members = process_set.runtime().members
+    late = [rank for number, rank in enumerate(members) if number not in ended]
+    if late:
+        raise MismatchError(
+            f"this rank has ended its training after {steps} steps, rank {_listed(late)} has not: {_ADVICE}"
+        )
+
+
+def raise_still_training(ended: Sequence[int], process_set: ProcessSet, step: int) -> NoReturn:
+    """On a rank that is in a step of which others (`ended`, by number in the set) will have no more."""
+    members = process_set.runtime().members
+    gone = _listed([members[number] for number in ended])
+    raise MismatchError(f"rank {gone} has ended its training, this rank is in step {step}: {_ADVICE}")
+
+
+_ADVICE = (
+    "give every rank the same number of batches and epochs (for instance fit(steps_per_epoch=...)), and let "
+    "callbacks that stop training look at averaged metrics"
+)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _check_threads(size: int) -> None:
+    level = mpi.thread_level()
+    if size > 1 and level in ("single", "funneled"):
+        raise SettingsError(
+            f"MPI gives thread level {level}: TensorFlow and JAX call back from threads of their own, which needs "
+            "serialized or multiple. Use another MPI library (`farandole doctor` shows which is used)."
+        )
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    return bfloat16 if name == "bfloat16" else np.dtype(name)

@@ -1,0 +1,71 @@
+"""Keras on JAX: a compiled step calls back with its own buffers, and gradients are reduced where they lie.
+
+JAX's usual callbacks copy buffers to arrays on the device's own threads, and wait for ever where a process has one
+core and that thread is the one that calls. `buffer_callback` hands out the memory itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from farandole.comm.buffers import BufferReducer, BufferSettings, Shape
+from farandole.errors import SettingsError
+
+try:
+    from jax.experimental.buffer_callback import buffer_callback
+except ImportError as error:
+    raise SettingsError(
+        f"JAX {jax.__version__} has no buffer_callback, which farandole.keras needs. Type: pip install 'jax>=0.7'"
+    ) from error
+
+__all__ = ["KEEPS_ABSENT", "Reducer", "set_threads", "when_due"]
+
+KEEPS_ABSENT = False
+
+
+class Reducer:
+    """Reduces the gradients of some variables. Collective to make: every rank of the set does."""
+
+    def __init__(self, label: str, variables: Sequence[Any], settings: BufferSettings) -> None:
+        if jax.default_backend() != "cpu":
+            raise SettingsError(
+                f"JAX computes on {jax.default_backend()!r}; gradients are reduced in host memory. Set JAX_PLATFORMS=cpu."
+            )
+        settings.in_place = True
+        shapes = [Shape(v.path, v.dtype, tuple(v.shape)) for v in variables]
+        self._buffers = BufferReducer(label, shapes, settings)
+
+    def reduce(self, grads: Sequence[Any]) -> list[Any]:
+        """The gradients of all ranks, as a part of the compiled step. Collective when it runs."""
+        call = buffer_callback(
+            self._run,
+            [jax.ShapeDtypeStruct(g.shape, g.dtype) for g in grads],
+            has_side_effect=True,
+            input_output_aliases={i: i for i in range(len(grads))},
+        )
+        reduced: list[Any] = call(*grads)
+        return reduced
+
+    def _run(self, _: Any, outs: Sequence[Any], *grads: Any) -> None:
+        self._buffers.reduce([np.asarray(g) for g in grads], [np.asarray(out) for out in outs])
+
+    def end(self) -> None:
+        """This rank has ended its training: raise where others have not. Collective."""
+        self._buffers.end()
+
+    def statistics(self) -> dict[str, float]:
+        return self._buffers.summary()
+
+
+def when_due(is_due: Any, reduce: Any, grads: list[Any]) -> list[Any]:
+    """Reduce accumulated gradients: Keras asks for it in every step, and drops what was not due."""
+    reduced: list[Any] = jax.lax.cond(is_due(), reduce, lambda held: held, grads)
+    return reduced
+
+
+def set_threads(threads: int) -> None:
+    """JAX takes its threads from the cores the process may use, which the launcher has bound."""

@@ -1,0 +1,353 @@
+"""DistributedOptimizer: any Keras 3 optimizer, with gradients averaged over the ranks.
+
+The given optimizer itself gets a class in front of its own that reduces gradients before they are applied. Keras
+still sees the class it was: it is saved, loaded and shown as if it were alone, so that a saved model needs nothing
+of this package.
+
+Where gradients are reduced, so that every rank takes the same decisions:
+
+    as they come          the usual case
+    before the overflow   with LossScaleOptimizer around it or inside: one rank's overflow is seen by all
+    when they are due     with gradient accumulation: once for several batches
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import keras
+
+from farandole.comm.buffers import BufferSettings
+from farandole.comm.compression import Compression, Compressor
+from farandole.comm.kernels import Op, Reduction
+from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.team import Team
+from farandole.errors import SettingsError
+from farandole.keras.backend import reducing
+
+__all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "distributed_part", "local_variables"]
+
+_WIRES = {Compression.none: None, Compression.fp16: "float16", Compression.bf16: "bfloat16"}
+
+
+class _Gradients:
+    """An optimizer's gradients: which are reduced, and by what."""
+
+    def __init__(self, label: str, settings: BufferSettings, local_layers: Sequence[Any], scale_local: bool) -> None:
+        self.settings = settings
+        self.reduced = False
+        """Whether those being applied, or traced, are reduced already."""
+        self.applying: Sequence[Any] = ()
+        """The variables of the gradients being applied."""
+        self.local_layers = local_layers
+        self._label = label
+        self._scale_local = scale_local
+        self._module = reducing()
+        self._reducers: dict[tuple[int, ...], Any] = {}
+
+    def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The gradients of all ranks; those of local layers stay this rank's."""
+        local = {id(v) for v in local_variables_of(self.local_layers)}
+        result = list(grads)
+        chosen = [
+            i
+            for i, v in enumerate(variables)
+            if id(v) not in local and (grads[i] is not None or self._module.KEEPS_ABSENT)
+        ]
+        reducer = self._reducer([variables[i] for i in chosen])
+        for i, gradient in zip(chosen, reducer.reduce([grads[i] for i in chosen])):
+            result[i] = gradient
+        if local and self._scale_local:
+            size = self.settings.process_set.runtime().transport.size
+            result = [g / size if id(v) in local and g is not None else g for g, v in zip(result, variables)]
+        return result
+
+    def reduce_due(self, is_due: Any, grads: Sequence[Any]) -> list[Any]:
+        """The same for accumulated gradients, in steps in which they are applied."""
+        found: list[Any] = self._module.when_due(is_due, lambda g: self.reduce(g, self.applying), list(grads))
+        return found
+
+    def _reducer(self, variables: list[Any]) -> Any:
+        """The one for these variables, made when they first come: while a graph is traced, not while it runs."""
+        key = tuple(map(id, variables))
+        if key not in self._reducers:
+            self._reducers[key] = self._module.Reducer(self._label, variables, self.settings)
+        return self._reducers[key]
+
+    @contextlib.contextmanager
+    def as_reduced(self) -> Iterator[None]:
+        """Inside, gradients are applied as they are."""
+        before, self.reduced = self.reduced, True
+        try:
+            yield
+        finally:
+            self.reduced = before
+
+    def end(self) -> None:
+        """This rank has ended its training, or an epoch of a length nobody knew: raise where others have not.
+
+        With several reducers (parts of a model trained in turn) nobody knows for which the others wait.
+        """
+        if len(self._reducers) == 1:
+            next(iter(self._reducers.values())).end()
+
+    def statistics(self) -> dict[str, float]:
+        total: dict[str, float] = {}
+        for reducer in self._reducers.values():
+            for name, value in reducer.statistics().items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+
+class _Distributed:
+    """What DistributedOptimizer puts in front of an optimizer's class."""
+
+    _farandole: _Gradients
+    _farandole_plain: type
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        gradients = self._farandole
+        if gradients.reduced or self.gradient_accumulation_steps:
+            super().apply(grads, trainable_variables)  # type: ignore[misc]
+            return
+        given = None if trainable_variables is None else list(trainable_variables)
+        variables = self._trainable_variables if given is None else given
+        with gradients.as_reduced():
+            super().apply(gradients.reduce(grads, variables), given)  # type: ignore[misc]
+
+    def stateless_apply(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        gradients = self._farandole
+        if gradients.reduced or self.gradient_accumulation_steps:
+            return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
+        with gradients.as_reduced():
+            reduced = gradients.reduce(grads, self._trainable_variables)
+            return super().stateless_apply(optimizer_variables, reduced, trainable_variables)  # type: ignore[misc]
+
+    def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
+        self._farandole.applying = trainable_variables
+        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
+
+    def _clip_gradients(self: Any, grads: Any) -> Any:
+        """The first that is done with gradients once they have been accumulated."""
+        gradients, steps = self._farandole, self.gradient_accumulation_steps
+        if steps and not gradients.reduced:
+            grads = gradients.reduce_due(lambda: (self._iterations + 1) % steps == 0, grads)
+        return super()._clip_gradients(grads)  # type: ignore[misc]
+
+    def finalize_variable_values(self: Any, var_list: Any) -> None:
+        """Keras calls it at the end of fit()."""
+        if sys.exception() is None:  # on JAX also when fit() fails: others then learn of it in their own way
+            self._farandole.end()
+        super().finalize_variable_values(var_list)  # type: ignore[misc]
+
+    def communication_statistics(self) -> dict[str, float]:
+        """Steps, bytes, seconds and exposed seconds of communication, and bytes copied for it."""
+        return self._farandole.statistics()
+
+    @classmethod
+    def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
+        """A configuration describes the optimizer without its distribution."""
+        plain: Any = cls._farandole_plain
+        return plain.from_config(config, custom_objects)
+
+
+AnyOptimizer = TypeVar("AnyOptimizer")
+
+
+def DistributedOptimizer(
+    optimizer: AnyOptimizer,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = True,
+    gradient_predivide_factor: float = 1.0,
+    op: Op | int = Op.AVERAGE,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    team: Team | None = None,
+) -> AnyOptimizer:
+    """The optimizer, stepping with gradients reduced over the ranks.
+
+    `backward_passes_per_step` adds the gradients of several batches up before they are reduced. `name`, the
+    devices, groups and `sparse_as_dense` are accepted for Horovod's sake: the plan knows better groups, and
+    sparse gradients travel as dense ones.
+    """
+    return _distributed(
+        optimizer, compression, op, gradient_predivide_factor, process_set, backward_passes_per_step,
+        average_aggregated_gradients, team, (), False,
+    )  # fmt: skip
+
+
+def PartialDistributedOptimizer(
+    optimizer: AnyOptimizer,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = True,
+    gradient_predivide_factor: float = 1.0,
+    op: Op | int = Op.AVERAGE,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+    team: Team | None = None,
+) -> AnyOptimizer:
+    """DistributedOptimizer, with layers whose gradients stay this rank's (divided by the number of ranks)."""
+    layers = _layers(local_layers)
+    return _distributed(
+        optimizer, compression, op, gradient_predivide_factor, process_set, backward_passes_per_step,
+        average_aggregated_gradients, team, layers, scale_local_gradients,
+    )  # fmt: skip
+
+
+def _distributed(
+    optimizer: Any,
+    compression: type[Compressor],
+    op: Op | int,
+    predivide: float,
+    process_set: ProcessSet,
+    passes: int,
+    average_passes: bool,
+    team: Team | None,
+    local_layers: Sequence[Any],
+    scale_local: bool,
+) -> Any:
+    _check(optimizer, compression)
+    size = process_set.runtime().transport.size
+    _accumulate(optimizer, passes)
+    # Keras averages the passes that it accumulates, Horovod adds them up.
+    multiply = 1.0 if average_passes else float(passes)
+    settings = BufferSettings(
+        how=_reduction(Op(op), predivide, size, multiply),
+        wire=_WIRES[compression],
+        process_set=process_set,
+        team=team or Team(),
+        in_place=False,
+    )
+    plain = type(optimizer)
+    optimizer.__dict__["_farandole"] = _Gradients(plain.__name__, settings, local_layers, scale_local)
+    _reduce_before_overflow()
+    optimizer.__class__ = _in_front_of(plain)
+    return optimizer
+
+
+def _in_front_of(plain: type) -> type:
+    """The class, reducing gradients first, which says that it is the class itself: Keras saves it as such."""
+    shown = property(lambda self: plain)
+    return type(plain.__name__, (_Distributed, plain), {"__class__": shown, "_farandole_plain": plain})
+
+
+def _check(optimizer: Any, compression: Any) -> None:
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise SettingsError(
+            f"DistributedOptimizer({type(optimizer).__name__}): pass a Keras 3 optimizer, "
+            "e.g. keras.optimizers.SGD(0.01)"
+        )
+    if distributed_part(optimizer) is not None:
+        raise SettingsError("the optimizer is distributed already: wrap it once")
+    if compression not in _WIRES:
+        raise SettingsError(f"compression={compression}: use Compression.none, Compression.fp16 or Compression.bf16")
+
+
+def _accumulate(optimizer: Any, passes: int) -> None:
+    if passes < 1:
+        raise SettingsError(f"backward_passes_per_step={passes}: must be 1 or more")
+    if passes == 1:
+        return
+    if optimizer.gradient_accumulation_steps not in (None, passes):
+        raise SettingsError(
+            f"backward_passes_per_step={passes}, but the optimizer has gradient_accumulation_steps="
+            f"{optimizer.gradient_accumulation_steps}: give one of them"
+        )
+    if optimizer.built:
+        raise SettingsError(
+            f"backward_passes_per_step={passes}: the optimizer is built already, without room to add gradients up. "
+            "Call DistributedOptimizer before the first fit() or build()."
+        )
+    optimizer.gradient_accumulation_steps = passes
+
+
+def _reduction(op: Op, predivide: float, size: int, multiply: float) -> Reduction:
+    if op not in (Op.AVERAGE, Op.SUM):
+        raise SettingsError(f"DistributedOptimizer(op={op.name}): use Average or Sum")
+    if predivide != 1.0 and op != Op.AVERAGE:
+        raise SettingsError("gradient_predivide_factor needs op=Average")
+    # Dividing before and multiplying after cancel out: sums are kept wide enough not to need it.
+    return Reduction("sum", multiply, size if op == Op.AVERAGE else 1)
+
+
+# Parts of an optimizer or a model
+
+
+def distributed_part(optimizer: Any) -> Any:
+    """The distributed optimizer: this one, or the one in it; None where there is none."""
+    while optimizer is not None:
+        if isinstance(optimizer, _Distributed):
+            return optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return None
+
+
+def _layers(given: Any) -> list[Any]:
+    layers = [] if given is None else list(given) if isinstance(given, Iterable) else [given]
+    wrong = [layer for layer in layers if not isinstance(layer, keras.Layer)]
+    if wrong:
+        raise SettingsError(f"local_layers={wrong}: pass Keras layers")
+    return layers
+
+
+def local_variables_of(layers: Iterable[Any]) -> list[Any]:
+    return [variable for layer in layers for variable in layer.variables]
+
+
+def local_variables(optimizer: Any) -> list[Any]:
+    """Variables of layers that a PartialDistributedOptimizer leaves to each rank."""
+    found = distributed_part(optimizer)
+    return [] if found is None else local_variables_of(found._farandole.local_layers)
+
+
+# Overflow
+
+
+def _reduce_before_overflow() -> None:
+    """Let LossScaleOptimizer look for overflow in the gradients of all ranks.
+
+    It looks before the optimizer in it gets the gradients: a rank that skips a step alone would leave the others waiting.
+    """
+    scaling = keras.optimizers.LossScaleOptimizer
+    if "_farandole_original" in scaling.__dict__:
+        return
+    scaling._farandole_original = (scaling.apply, scaling.stateless_apply)
+    scaling.apply, scaling.stateless_apply = _apply_scaled, _stateless_apply_scaled
+
+
+def _apply_scaled(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+    apply, _ = keras.optimizers.LossScaleOptimizer._farandole_original
+    inner = distributed_part(self.inner_optimizer)
+    if inner is None or inner._farandole.reduced:
+        apply(self, grads, trainable_variables)
+        return
+    given = None if trainable_variables is None else list(trainable_variables)
+    with inner._farandole.as_reduced():
+        reduced = inner._farandole.reduce(grads, self._trainable_variables if given is None else given)
+        apply(self, reduced, given)
+
+
+def _stateless_apply_scaled(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+    _, stateless_apply = keras.optimizers.LossScaleOptimizer._farandole_original
+    inner = distributed_part(self.inner_optimizer)
+    if inner is None or inner._farandole.reduced:
+        return stateless_apply(self, optimizer_variables, grads, trainable_variables)
+    with inner._farandole.as_reduced():
+        reduced = inner._farandole.reduce(grads, self._trainable_variables)
+        return stateless_apply(self, optimizer_variables, reduced, trainable_variables)

@@ -1,0 +1,2 @@
+"""The TensorFlow door."""
+__all__: list[str] = []

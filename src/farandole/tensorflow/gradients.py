@@ -1,0 +1,61 @@
+"""From a graph's gradients to those of all ranks: one callback for all of them.
+
+TensorFlow hands the callback its own memory, and takes aligned results as they are: a large gradient is copied
+nowhere. The callback is stateful, so that TensorFlow keeps its place among other stateful operations on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from farandole.comm.buffers import BufferReducer, BufferSettings, Shape
+from farandole.errors import SettingsError
+
+__all__ = ["GraphReducer", "check_not_compiled", "name_of"]
+
+
+def name_of(variable: Any) -> str:
+    """A variable's name, for people: Keras' path, or TensorFlow's name."""
+    return str(getattr(variable, "path", None) or variable.name)
+
+
+def check_not_compiled() -> None:
+    """XLA cannot call Python, and says so in words of its own much later."""
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise SettingsError(
+            "jit_compile=True: XLA on TensorFlow cannot wait for other ranks inside a compiled step. Use "
+            "compile(jit_compile=False), or KERAS_BACKEND=jax, whose compiled steps can."
+        )
+
+
+class GraphReducer:
+    """Reduces the gradients of some variables. Collective to make: every rank of the set does."""
+
+    def __init__(self, label: str, variables: Sequence[Any], settings: BufferSettings) -> None:
+        check_not_compiled()
+        settings.in_place = False
+        shapes = [Shape(name_of(v), tf.as_dtype(v.dtype).name, tuple(v.shape)) for v in variables]
+        self._buffers = BufferReducer(label, shapes, settings)
+
+    def reduce(self, grads: Sequence[Any]) -> list[Any]:
+        """The gradients of all ranks, as a part of the graph. Collective when it runs."""
+        check_not_compiled()
+        dense = [tf.convert_to_tensor(gradient) for gradient in grads]
+        reduced: list[Any] = tf.numpy_function(self._run, dense, [gradient.dtype for gradient in dense])
+        for result, shape in zip(reduced, self._buffers.shapes):
+            result.set_shape(shape.shape)
+        return list(reduced)
+
+    def _run(self, *grads: Any) -> list[Any]:
+        return self._buffers.reduce(grads)
+
+    def end(self) -> None:
+        """This rank has ended its training: raise where others have not. Collective."""
+        self._buffers.end()
+
+    def statistics(self) -> dict[str, float]:
+        return self._buffers.summary()
