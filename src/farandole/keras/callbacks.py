@@ -42,7 +42,11 @@ def _check_batches(params: dict[str, Any], process_set: ProcessSet) -> None:
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives every rank the root's variables: when training begins, or after the first batch where nothing is built."""
+    """Gives every rank the root's variables when training begins.
+
+    A model that nobody has built by then (TensorFlow builds it with the first batch) gets them after the first batch,
+    in which every rank steps alone: gradients of different weights are never averaged.
+    """
 
     def __init__(self, root_rank: int = 0, device: str = "", process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
@@ -53,16 +57,29 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         _check_batches(self.params or {}, self._process_set)
         model = self.model
-        if not self._done and model.built and getattr(model.optimizer, "built", True):
+        if self._done:
+            return
+        if model.built and model.variables:
+            if not getattr(model.optimizer, "built", True):
+                model.optimizer.build(model.trainable_variables)
             self._broadcast()
+        else:
+            _stay_alone(model.optimizer, True)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if not self._done:
             self._broadcast()
+            _stay_alone(self.model.optimizer, False)
 
     def _broadcast(self) -> None:
         broadcast_global_variables(self.root_rank, self.model, self._process_set)
         self._done = True
+
+
+def _stay_alone(optimizer: Any, alone: bool) -> None:
+    found = distributed_part(optimizer)
+    if found is not None:
+        found._farandole.stay_alone(alone)
 
 
 class MetricAverageCallback(keras.callbacks.Callback):

@@ -30,6 +30,9 @@ KEEPS_ABSENT = False
 class Reducer:
     """Reduces the gradients of some variables. Collective to make: every rank of the set does."""
 
+    alone = False
+    """Keras builds models before they train on JAX: there is no step with different weights."""
+
     def __init__(self, label: str, variables: Sequence[Any], settings: BufferSettings) -> None:
         if jax.default_backend() != "cpu":
             raise SettingsError(

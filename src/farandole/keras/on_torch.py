@@ -49,6 +49,9 @@ class _Watched(GradientReducer):
 class Reducer:
     """Reduces the gradients of some variables. Collective to make: every rank of the set does."""
 
+    alone = False
+    """Keras builds models before they train on torch: there is no step with different weights."""
+
     def __init__(self, label: str, variables: Sequence[Any], settings: BufferSettings) -> None:
         self._variables = list(variables)
         self._process_set = settings.process_set

@@ -42,6 +42,8 @@ class _Gradients:
         """Whether those being applied, or traced, are reduced already."""
         self.applying: Sequence[Any] = ()
         """The variables of the gradients being applied."""
+        self.alone = False
+        """Whether gradients stay this rank's for now, because the ranks' weights still differ."""
         self.local_layers = local_layers
         self._label = label
         self._scale_local = scale_local
@@ -75,7 +77,14 @@ class _Gradients:
         key = tuple(map(id, variables))
         if key not in self._reducers:
             self._reducers[key] = self._module.Reducer(self._label, variables, self.settings)
+            self._reducers[key].alone = self.alone
         return self._reducers[key]
+
+    def stay_alone(self, alone: bool) -> None:
+        """Leave gradients to each rank, or begin to reduce them."""
+        self.alone = alone
+        for reducer in self._reducers.values():
+            reducer.alone = alone
 
     @contextlib.contextmanager
     def as_reduced(self) -> Iterator[None]:

@@ -35,6 +35,9 @@ def check_not_compiled() -> None:
 class GraphReducer:
     """Reduces the gradients of some variables. Collective to make: every rank of the set does."""
 
+    alone = False
+    """Whether gradients stay this rank's for now."""
+
     def __init__(self, label: str, variables: Sequence[Any], settings: BufferSettings) -> None:
         check_not_compiled()
         settings.in_place = False
@@ -51,7 +54,7 @@ class GraphReducer:
         return list(reduced)
 
     def _run(self, *grads: Any) -> list[Any]:
-        return self._buffers.reduce(grads)
+        return list(grads) if self.alone else self._buffers.reduce(grads)
 
     def end(self) -> None:
         """This rank has ended its training: raise where others have not. Collective."""

@@ -23,8 +23,9 @@ class RankSpec:
     env: Mapping[str, str]
     timeout_s: float
 
-    def place(self, n: int) -> Place:
-        return place_of(self.body, n, self.door, self.env)
+    def place(self, n: int, backend: str | None = None) -> Place:
+        env = self.env if backend is None else {"KERAS_BACKEND": backend, **self.env}
+        return place_of(self.body, n, self.door, env)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call:
         wanted = list(inspect.signature(self.body).parameters)[1:]
@@ -42,13 +43,15 @@ def rank_test(
     door: str = "numpy",
     env: Mapping[str, str] | None = None,
     timeout: float = 30.0,
+    backends: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Run the function on `n` ranks; its first argument is the initialised door, the rest come from parametrize.
 
-    Functions of one file with the same `n`, `door` and `env` share a launch. One that makes no progress for
-    `timeout` seconds is killed and named.
+    With `backends`, once for each of Keras' backends named. Functions of one file with the same `n`, `door`,
+    backend and `env` share a launch. One that makes no progress for `timeout` seconds is killed and named.
     """
     counts = [n] if isinstance(n, int) else list(n)
+    own = ("rank_outcome", "n", "backend") if backends else ("rank_outcome", "n")
 
     def decorate(body: Callable[..., Any]) -> Callable[..., None]:
         @functools.wraps(body)
@@ -57,7 +60,7 @@ def rank_test(
             if failure is not None:
                 pytest.fail(failure, pytrace=False)
 
-        given = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ("rank_outcome", "n")]
+        given = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in own]
         taken = list(inspect.signature(body).parameters.values())[1:]
         item.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             given + [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in taken]
@@ -66,6 +69,8 @@ def rank_test(
         item.rank_spec = RankSpec(body=body, door=door, env=env or {}, timeout_s=timeout)  # type: ignore[attr-defined]
         # The harness has its own limits, and the first test of a batch pays for the whole launch.
         marks = [pytest.mark.timeout(0), pytest.mark.parametrize("n", counts, ids=lambda count: f"n{count}")]
+        if backends:
+            marks.append(pytest.mark.parametrize("backend", list(backends)))
         for mark in marks:
             mark(item)
         return item

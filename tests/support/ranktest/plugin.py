@@ -23,7 +23,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         spec = getattr(getattr(item, "obj", None), "rank_spec", None)
         if isinstance(spec, RankSpec) and isinstance(item, pytest.Function):
             arguments: dict[str, Any] = dict(item.callspec.params)
-            place = spec.place(arguments.pop("n"))
+            place = spec.place(arguments.pop("n"), arguments.pop("backend", None))
             batches[item.nodeid] = places.setdefault(place, Batch(place))
             batches[item.nodeid].add(spec.call(item.nodeid, arguments))
     session.config.stash[BATCHES] = batches

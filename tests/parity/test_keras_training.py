@@ -1,0 +1,200 @@
+"""fit() on N ranks with a batch of B = fit() on one process with a batch of N * B, on every backend.
+
+Models are float64. All ranks have the same bits, and N ranks come within `TOLERANCE` of plain Keras: the mean of
+the shards' means adds the same numbers in another order, which a few steps of a smooth model hardly amplify. Keras on
+torch computes the gradients of kernels in float32, whatever their type: there the tolerance is that of float32.
+"""
+
+import pytest
+
+from ranktest import rank_test
+
+BACKENDS = ("torch", "tensorflow", "jax")
+ENV = {"JAX_ENABLE_X64": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+TOLERANCE = {"torch": 2e-5, "tensorflow": 1e-9, "jax": 1e-9}
+ROWS, BATCH = 96, 24  # over 1, 2 or 3 ranks without a remainder
+
+
+def on_ranks(n, **options):
+    return rank_test(n=n, door="keras", env=ENV, backends=BACKENDS, timeout=90, **options)
+
+
+def data(rank=0, size=1):
+    import numpy as np
+
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(ROWS, 6))
+    return x[rank::size], (x[:, :1] * x[:, 1:2] - x[:, 2:3])[rank::size]
+
+
+def build(seed=0, width=1024):
+    """A matrix that is reduced where it lies (1.2 MB) and packed ones."""
+    import keras
+
+    keras.config.set_floatx("float64")
+    keras.utils.set_random_seed(seed)
+    layers = keras.layers
+    return keras.Sequential(
+        [keras.Input((6,)), layers.Dense(width, "tanh"), layers.Dense(150, "tanh"), layers.Dense(1)]
+    )
+
+
+def make(kind):
+    import keras
+
+    return {
+        "sgd": lambda: keras.optimizers.SGD(0.05),
+        "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+        "adam": lambda: keras.optimizers.Adam(0.01),
+        "rmsprop": lambda: keras.optimizers.RMSprop(0.01),
+        "clipped": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.05, use_ema=True),
+        "accumulated": lambda: keras.optimizers.SGD(0.05, gradient_accumulation_steps=2),
+    }[kind]()
+
+
+def weights(model):
+    import keras
+
+    return [keras.ops.convert_to_numpy(v) for v in model.variables]
+
+
+def assert_same(hvd, model, expected):
+    import keras
+    import numpy as np
+
+    tolerance = TOLERANCE[keras.backend.backend()]
+    found = weights(model)
+    assert hvd.check_buffers_match(found) == 0
+    start = weights(build())
+    assert any(not np.array_equal(a, b) for a, b in zip(found, start)), "nothing trained"
+    for variable, value, wanted in zip(model.variables, found, weights(expected)):
+        np.testing.assert_allclose(value, wanted, rtol=0, atol=tolerance, err_msg=variable.path)
+
+
+def fit(model, x, y, size=1, **options):
+    return model.fit(x, y, batch_size=BATCH // size, shuffle=False, epochs=2, verbose=0, **options).history
+
+
+def plain(kind):
+    model = build()
+    model.compile(make(kind), "mse", metrics=["mae"])
+    return model, fit(model, *data())
+
+
+@on_ranks([1, 2, 3])
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "rmsprop", "clipped", "accumulated"])
+def test_ranks_train_what_one_process_trains(hvd, kind):
+    import numpy as np
+
+    expected, history = plain(kind)
+    model = build(seed=hvd.rank())
+    model.compile(hvd.DistributedOptimizer(make(kind)), "mse", metrics=["mae"])
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    found = fit(model, *data(hvd.rank(), hvd.size()), hvd.size(), callbacks=callbacks)
+    assert_same(hvd, model, expected)
+    for name, values in history.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, err_msg=name)
+
+
+@on_ranks(2)
+def test_several_steps_in_one_call(hvd):
+    import keras
+
+    expected, _ = plain("momentum")
+    model = build(seed=hvd.rank())
+    steps = 1 if keras.backend.backend() == "torch" else 2  # Keras' own limit
+    model.compile(hvd.DistributedOptimizer(make("momentum")), "mse", steps_per_execution=steps)
+    fit(
+        model, *data(hvd.rank(), hvd.size()), hvd.size(),
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+    )  # fmt: skip
+    assert_same(hvd, model, expected)
+
+
+@on_ranks(2)
+def test_passes_that_add_up_are_reduced_once(hvd):
+    expected = build()
+    expected.compile(make("sgd"), "mse")
+    expected.optimizer.learning_rate = 0.1  # two passes added, of half the batch each
+    x, y = data()
+    expected.fit(x, y, batch_size=2 * BATCH, shuffle=False, epochs=2, verbose=0)
+    model = build()
+    model.compile(hvd.DistributedOptimizer(make("sgd"), backward_passes_per_step=2), "mse")
+    fit(model, *data(hvd.rank(), hvd.size()), hvd.size())
+    assert_same(hvd, model, expected)
+    assert model.optimizer.communication_statistics()["steps"] == 4 + 1  # and one that ends the training
+
+
+@on_ranks(2)
+def test_a_model_built_by_its_first_batch_starts_alike(hvd):
+    import keras
+
+    expected = build()
+    expected.compile(make("sgd"), "mse")
+    x, y = data()
+    for _ in range(2):
+        for start in range(0, ROWS, BATCH):
+            # TensorFlow builds with the first batch, in which the root steps alone.
+            alone = keras.backend.backend() == "tensorflow" and expected.optimizer.iterations == 0
+            part = slice(start, start + BATCH, hvd.size() if alone else 1)
+            expected.train_on_batch(x[part], y[part])
+    keras.utils.set_random_seed(hvd.rank())
+    layers = keras.layers
+    model = keras.Sequential([layers.Dense(1024, "tanh"), layers.Dense(150, "tanh"), layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(make("sgd")), "mse")
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    fit(model, *data(hvd.rank(), hvd.size()), hvd.size(), callbacks=callbacks)
+    assert_same(hvd, model, expected)
+
+
+@on_ranks(2)
+def test_a_step_of_one_s_own(hvd):
+    """GradientTape, torch's backward or jax.grad in a loop of one's own, with apply()."""
+    import keras
+
+    expected = build()
+    expected.optimizer = make("momentum")
+    model = build()
+    model.optimizer = hvd.DistributedOptimizer(make("momentum"))
+    for held, (x, y) in ((expected, data()), (model, data(hvd.rank(), hvd.size()))):
+        held.optimizer.build(held.trainable_variables)
+        for start in range(0, len(x), len(x) // 4):
+            part = slice(start, start + len(x) // 4)
+            STEPS[keras.backend.backend()](held, x[part], y[part])
+    assert_same(hvd, model, expected)
+
+
+def torch_step(model, x, y):
+    import keras
+    import torch
+
+    model.zero_grad()
+    (model(x) - keras.ops.convert_to_tensor(y)).square().mean().backward()
+    with torch.no_grad():
+        # A third of the gradients, in new tensors: not those that backward left behind.
+        model.optimizer.apply([v.value.grad / 3 for v in model.trainable_variables], model.trainable_variables)
+
+
+def tensorflow_step(model, x, y):
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x) - y))
+    grads = [g / 3 for g in tape.gradient(loss, model.trainable_variables)]
+    model.optimizer.apply_gradients(zip(grads, model.trainable_variables))
+
+
+def jax_step(model, x, y):
+    import jax
+
+    trainable = [v.value for v in model.trainable_variables]
+
+    def loss(values):
+        out, _ = model.stateless_call(values, [v.value for v in model.non_trainable_variables], x)
+        return ((out - y) ** 2).mean()
+
+    grads = [g / 3 for g in jax.grad(loss)(trainable)]
+    model.optimizer.apply(grads)
+
+
+STEPS = {"torch": torch_step, "tensorflow": tensorflow_step, "jax": jax_step}
