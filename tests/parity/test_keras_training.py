@@ -1,8 +1,9 @@
 """fit() on N ranks with a batch of B = fit() on one process with a batch of N * B, on every backend.
 
 Models are float64. All ranks have the same bits, and N ranks come within `TOLERANCE` of plain Keras: the mean of
-the shards' means adds the same numbers in another order, which a few steps of a smooth model hardly amplify. Keras on
-torch computes the gradients of kernels in float32, whatever their type: there the tolerance is that of float32.
+the shards' means adds the same numbers in another order, which a few steps of a smooth model hardly amplify. Plain
+Keras on torch and on JAX computes with float32 in places, whatever the model's type (gradients of a batch and of its
+halves differ by 1e-8 there): their tolerance is that of float32.
 """
 
 import pytest
@@ -11,7 +12,7 @@ from ranktest import rank_test
 
 BACKENDS = ("torch", "tensorflow", "jax")
 ENV = {"JAX_ENABLE_X64": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
-TOLERANCE = {"torch": 2e-5, "tensorflow": 1e-9, "jax": 1e-9}
+TOLERANCE = {"torch": 2e-5, "tensorflow": 1e-9, "jax": 2e-5}
 ROWS, BATCH = 96, 24  # over 1, 2 or 3 ranks without a remainder
 
 

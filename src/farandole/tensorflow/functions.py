@@ -1,0 +1,38 @@
+"""Starting all ranks from the same variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from farandole.comm import collectives
+from farandole.comm.agreement import agree_on_gradients
+from farandole.comm.plan import Entry
+from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.tensorflow.gradients import name_of
+
+__all__ = ["broadcast_variables"]
+
+
+def broadcast_variables(
+    variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
+) -> None:
+    """Give every rank the root's values of variables, TensorFlow's or Keras'. Collective: every rank calls it.
+
+    Inside tf.function too, where it is a part of the graph. `inplace` is accepted for Horovod's sake.
+    """
+    listed = list(variables)
+    runtime = process_set.runtime()
+    label = f"variables.{runtime.next_name('variables').rsplit('.', 1)[1]}"
+    entries = [Entry(name_of(v), tf.as_dtype(v.dtype).name, tuple(v.shape)) for v in listed]
+    agree_on_gradients(process_set, label, "broadcast_variables", entries)
+
+    def run(*arrays: Any) -> list[Any]:
+        return [collectives.broadcast(a, root_rank, f"{label}.{i}", process_set) for i, a in enumerate(arrays)]
+
+    values = [tf.convert_to_tensor(v) for v in listed]
+    for variable, value in zip(listed, tf.numpy_function(run, values, [v.dtype for v in values])):
+        value.set_shape(variable.shape)
+        variable.assign(value)

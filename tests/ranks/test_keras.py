@@ -1,0 +1,245 @@
+"""The Keras door on two ranks, on every backend: what users rely on, and what they can get wrong."""
+
+import pytest
+
+from ranktest import rank_test
+
+ENV = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+
+
+def on_two(backends=("torch", "tensorflow", "jax")):
+    return rank_test(n=2, door="keras", env=ENV, backends=backends, timeout=90)
+
+
+def model_of(widths=(16, 1), seed=0):
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Dense(width, name=f"layer{i}") for i, width in enumerate(widths)]
+    return keras.Sequential([keras.Input((4,)), *layers])
+
+
+def data(rows, seed=0):
+    import numpy as np
+
+    x = np.random.default_rng(seed).normal(size=(rows, 4)).astype("float32")
+    return x, x.sum(axis=1, keepdims=True)
+
+
+def weights(model):
+    import keras
+
+    return [keras.ops.convert_to_numpy(v) for v in model.variables]
+
+
+def compiled(hvd, model, optimizer=None, **options):
+    import keras
+
+    model.compile(hvd.DistributedOptimizer(optimizer or keras.optimizers.SGD(0.05), **options), "mse")
+    return model
+
+
+# What is saved
+
+
+@on_two()
+def test_a_saved_model_is_plain_keras_and_can_be_trained_on(hvd):
+    import tempfile
+    from pathlib import Path
+
+    import keras
+
+    model = compiled(hvd, model_of(), keras.optimizers.Adam(0.01))
+    model.fit(*data(16, hvd.rank()), batch_size=8, verbose=0)
+    plain = keras.optimizers.Adam(0.01)
+    assert model.optimizer.get_config() == plain.get_config()
+    assert keras.optimizers.serialize(model.optimizer) == keras.optimizers.serialize(plain)
+    with tempfile.TemporaryDirectory() as directory:
+        path = str(Path(directory) / "model.keras")
+        model.save(path)
+        alone, again = keras.saving.load_model(path), hvd.load_model(path)
+    assert not hasattr(alone.optimizer, "communication_statistics")
+    assert int(again.optimizer.iterations) == int(alone.optimizer.iterations) == 2
+    for held in (model, again):
+        held.fit(*data(16, hvd.rank()), batch_size=8, verbose=0)
+    for a, b in zip(weights(model), weights(again)):
+        assert (a == b).all()
+    assert hvd.check_buffers_match(weights(again)) == 0
+
+
+# Overflow
+
+
+@on_two()
+@pytest.mark.parametrize("outer", ["loss scale", "distributed"])
+def test_an_overflow_on_one_rank_skips_the_step_on_all(hvd, outer):
+    import keras
+    import numpy as np
+
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    model = model_of()
+    keras.mixed_precision.set_global_policy("float32")
+    optimizer = keras.optimizers.SGD(0.01)
+    if outer == "distributed":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0)
+    model = compiled(hvd, model, optimizer)
+    scaling = model.optimizer  # compile() has put one around where there was none
+    assert isinstance(scaling, keras.optimizers.LossScaleOptimizer)
+    scaling.initial_scale = 2.0
+    x, y = data(24)
+    if hvd.rank() == 1:
+        x[8:16] = np.inf  # the second of three batches
+    model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    assert hvd.check_buffers_match(weights(model)) == 0
+    assert all(np.isfinite(value).all() for value in weights(model))
+    assert int(scaling.inner_optimizer.iterations) == 2
+    assert float(keras.ops.convert_to_numpy(scaling.dynamic_scale)) == 1.0
+
+
+# What ranks can differ in
+
+
+@on_two()
+def test_different_models_are_an_error_that_names_the_variable(hvd):
+    import pytest
+
+    model = compiled(hvd, model_of((16 + hvd.rank(), 1)))
+    with pytest.raises(Exception, match=r"rank 0 has '\w*/?layer0/kernel' float32 \(4, 16\), rank 1 has .*\(4, 17\)"):
+        model.fit(*data(16), batch_size=8, verbose=0)
+    with pytest.raises(Exception, match=r"layer0/kernel"):
+        hvd.broadcast_global_variables(0, model)
+
+
+@on_two()
+def test_different_numbers_of_batches_are_an_error_before_training(hvd):
+    import pytest
+
+    model = compiled(hvd, model_of())
+    with pytest.raises(Exception, match=r"rank 0: 2 batches, 1 epochs; rank 1: 3 batches"):
+        callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+        model.fit(*data(16 + 8 * hvd.rank()), batch_size=8, verbose=0, callbacks=callbacks)
+
+
+@on_two()
+def test_different_numbers_of_batches_nobody_knew_of_are_an_error_in_the_end(hvd):
+    import pytest
+
+    model = compiled(hvd, model_of())
+    wrong = ("this rank has ended its training after 2 steps", "rank 0 has ended its training, this rank is in step 3")
+    with pytest.raises(Exception, match=wrong[hvd.rank()]):
+        model.fit(*data(16 + 8 * hvd.rank()), batch_size=8, verbose=0)
+
+
+def batches(count):
+    for start in range(count):
+        yield data(8, start)
+
+
+@on_two()
+def test_epochs_of_unknown_length_must_end_together(hvd):
+    import pytest
+
+    model = compiled(hvd, model_of())
+    with pytest.raises(Exception, match="has ended its training"):
+        model.fit(batches(2 + hvd.rank()), verbose=0, callbacks=[hvd.callbacks.MetricAverageCallback()])
+
+
+# Wrong use
+
+
+@on_two()
+def test_wrong_use_is_told(hvd):
+    import keras
+    import pytest
+
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    with pytest.raises(ValueError, match="distributed already: wrap it once"):
+        hvd.DistributedOptimizer(optimizer)
+    with pytest.raises(ValueError, match="distributed already"):
+        hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))
+    with pytest.raises(ValueError, match="pass a Keras 3 optimizer"):
+        hvd.DistributedOptimizer("sgd")
+    with pytest.raises(ValueError, match="op=ADASUM"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=hvd.Adasum)
+    with pytest.raises(ValueError, match="backward_passes_per_step=0"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=0)
+    with pytest.raises(ValueError, match="pass the model"):
+        hvd.broadcast_global_variables(0)
+
+
+@on_two(["tensorflow"])
+def test_xla_on_tensorflow_is_refused_with_what_to_type(hvd):
+    import keras
+    import pytest
+
+    model = model_of()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=True)
+    with pytest.raises(Exception, match="compile\\(jit_compile=False\\)"):
+        model.fit(*data(16), batch_size=8, verbose=0)
+
+
+# Options
+
+
+@on_two()
+def test_layers_can_stay_with_their_rank(hvd):
+    import keras
+    import numpy as np
+
+    model = model_of(seed=hvd.rank())
+    local = model.layers[0]
+    before = keras.ops.convert_to_numpy(local.kernel)
+    optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.05), local_layers=local)
+    model.compile(optimizer, "mse")
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    model.fit(*data(16, hvd.rank()), batch_size=8, verbose=0, callbacks=callbacks)
+    after = keras.ops.convert_to_numpy(local.kernel)
+    assert not np.array_equal(before, after)
+    assert hvd.check_buffers_match([after]) == 1
+    assert hvd.check_buffers_match([keras.ops.convert_to_numpy(v) for v in model.layers[1].variables]) == 0
+
+
+@on_two()
+@pytest.mark.parametrize("way", ["fp16", "bf16"])
+def test_gradients_can_travel_in_16_bits(hvd, way):
+    import keras
+    import numpy as np
+
+    wide, narrow = compiled(hvd, model_of()), compiled(hvd, model_of(), compression=getattr(hvd.Compression, way))
+    for model in (wide, narrow):
+        model.fit(*data(16, hvd.rank()), batch_size=8, verbose=0, shuffle=False)
+    assert hvd.check_buffers_match(weights(narrow)) == 0
+    assert any(not np.array_equal(a, b) for a, b in zip(weights(wide), weights(narrow)))
+    for a, b in zip(weights(wide), weights(narrow)):
+        np.testing.assert_allclose(a, b, atol=0.02)
+    assert keras.backend.backend() != "torch" or narrow.optimizer.communication_statistics()["steps"] == 3
+
+
+@on_two()
+def test_two_models_train_on_teams_of_their_own(hvd):
+    a, b = compiled(hvd, model_of()), compiled(hvd, model_of(seed=1))
+    for step in range(3):
+        for model in (a, b):
+            model.train_on_batch(*data(8, 2 * step + hvd.rank()))
+    assert hvd.check_buffers_match(weights(a) + weights(b)) == 0
+
+
+@on_two()
+def test_values_and_callbacks(hvd):
+    import keras
+    import numpy as np
+
+    assert hvd.allreduce(float(hvd.rank())) == 0.5
+    assert hvd.allreduce(keras.ops.ones((2,)), op=hvd.Sum).tolist() == [2, 2]
+    assert hvd.allgather(np.full((1, 2), hvd.rank())).tolist() == [[0, 0], [1, 1]]
+    assert hvd.broadcast(hvd.rank(), 1) == 1
+    assert hvd.reducescatter(np.arange(4.0)).tolist() == [[0, 1], [2, 3]][hvd.rank()]
+    rates = []
+    model = compiled(hvd, model_of())
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.08, warmup_epochs=2, momentum_correction=False)
+    decay = hvd.callbacks.LearningRateScheduleCallback(0.08, 0.5, start_epoch=2, momentum_correction=False)
+    watch = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rates.append(round(logs["lr"], 6)))
+    model.fit(
+        *data(16), batch_size=8, epochs=4, verbose=0, callbacks=[warmup, decay, hvd.callbacks.ProgressCallback(), watch]
+    )
+    assert rates == [0.06, 0.08, 0.08, 0.04]
