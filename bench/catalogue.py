@@ -10,7 +10,7 @@ from typing import Any
 from bench import loading
 from bench.cases import Case, Measured
 from bench.estimates import median
-from bench.launching import measure_on_ranks, steps_as_shipped
+from bench.launching import measure_keras, measure_on_ranks, steps_as_shipped
 from bench.rows import Row, compared, fastest, overhead, share
 
 __all__ = ["BENCHMARKS", "Benchmark", "Outcome"]
@@ -96,6 +96,22 @@ def _resnet(quick: bool) -> Outcome:
     return outcome
 
 
+def _keras(quick: bool) -> Outcome:
+    """The three backends side by side: on torch DDP is the peer, elsewhere the backend without communication."""
+    outcome = Outcome()
+    for model, steps in (("mlp", 12), ("conv", 40)):
+        for backend in ("torch", "tensorflow", "jax"):
+            settings = {"model": model, "block_steps": steps, "budget_s": 20.0 if quick else 60.0}
+            measured = measure_keras(2, backend, settings)
+            outcome.measured.append(measured)
+            (case,) = measured.cases
+            wanted = None if backend == "torch" else 0.75
+            outcome.rows.append(compared(case, "farandole", "no communication", least=wanted))
+            if backend == "torch":
+                outcome.rows.append(compared(case, "farandole", "DDP", least=1.2))
+    return outcome
+
+
 def _mlp_as_shipped(quick: bool) -> Outcome:
     samples: dict[str, list[float]] = {"farandole launch": [], "torchrun": []}
     runs, steps = (2, 6) if quick else (6, 15)
@@ -153,6 +169,7 @@ BENCHMARKS = {
             run=_mlp_as_shipped,
         ),
         Benchmark(name="resnet", summary="training step of ResNet-50 at 64x64 against DDP", run=_resnet),
+        Benchmark(name="keras", summary="Keras fit() on torch, TensorFlow and JAX, MLP and conv net", run=_keras),
         Benchmark(name="idle", summary="CPU time of the engine while the program sleeps", run=_idle),
         Benchmark(name="timeline", summary="what recording a timeline adds to a step", run=_timeline),
         Benchmark(name="loading", summary="text files to arrays against pandas, polars and pyarrow", run=_loading),

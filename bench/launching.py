@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.cases import Measured
 
-__all__ = ["BenchmarkFailed", "measure_on_ranks", "steps_as_shipped"]
+__all__ = ["BenchmarkFailed", "measure_keras", "measure_on_ranks", "steps_as_shipped"]
 
 ROOT = Path(__file__).resolve().parents[1]
 _TIMEOUT_S = 400.0
@@ -31,6 +31,15 @@ def measure_on_ranks(ranks: int, what: str, settings: dict[str, Any]) -> Measure
         out = Path(folder) / "measured.json"
         script = [sys.executable, "-m", "bench.on_ranks", what, json.dumps(settings), str(out)]
         _run([*_farandole(ranks), "--threads", "1", "--", *script])
+        return Measured.from_json(json.loads(out.read_text()))
+
+
+def measure_keras(ranks: int, backend: str, settings: dict[str, Any]) -> Measured:
+    """Run keras_steps on one backend, in the same way."""
+    with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder:
+        out = Path(folder) / "measured.json"
+        script = [sys.executable, "-m", "bench.keras_steps", json.dumps(settings), str(out)]
+        _run([*_farandole(ranks), "--threads", "1", "--", *script], KERAS_BACKEND=backend)
         return Measured.from_json(json.loads(out.read_text()))
 
 
@@ -52,10 +61,10 @@ def _farandole(ranks: int) -> list[str]:
     return [sys.executable, "-m", "farandole", "launch", "-n", str(ranks)]
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], **environment: str) -> None:
     """Standard output is the table's: whatever ranks say goes to standard error."""
     process = subprocess.Popen(
-        command, cwd=ROOT, env=_environment(), stdin=subprocess.DEVNULL, stdout=sys.stderr
+        command, cwd=ROOT, env=_environment() | environment, stdin=subprocess.DEVNULL, stdout=sys.stderr
     )
     try:
         code = process.wait(_TIMEOUT_S)

@@ -3,7 +3,15 @@
 import pytest
 
 from farandole.errors import SettingsError
-from farandole.optim import comp_epochs, cosine_decay, equal_epochs, linear_warmup, poly_decay, step_decay, warmed_up
+from farandole.optim import (
+    comp_epochs,
+    cosine_decay,
+    equal_epochs,
+    linear_warmup,
+    poly_decay,
+    step_decay,
+    warmed_up,
+)
 
 
 def test_schedules_begin_at_one_and_end_where_they_should():

@@ -85,16 +85,15 @@ class BufferReducer:
         runtime = settings.process_set.runtime()
         _check_threads(runtime.transport.size)
         number = runtime.next_name("plan").rsplit(".", 1)[1]
-        entries = [self._entry(self.shapes[i], i) for i in self._order]
-        entries.append(Entry(_ENDED, "float32", (runtime.transport.size,)))
+        listed = [self._entry(shape, i) for i, shape in enumerate(self.shapes)]
         op = "Sum" if settings.how.divide == 1 else "Average"
         way = f"{label} with op={op}, times {settings.how.multiply:g}, compression={settings.wire}"
-        agree_on_gradients(settings.process_set, f"plan.{number}", way, entries)
+        agree_on_gradients(settings.process_set, f"plan.{number}", way, listed)
         threads = threads_allowed(settings.team.threads, mpi.thread_level())
         plan = GradientPlan(
             runtime,
             f"{label}.{number}",
-            entries,
+            [*(listed[i] for i in self._order), Entry(_ENDED, "float32", (runtime.transport.size,))],
             how=settings.how,
             staged=settings.wire is not None,
             team=Team(threads=threads, stats_every=settings.team.stats_every),

@@ -188,10 +188,11 @@ def DistributedOptimizer(
     devices, groups and `sparse_as_dense` are accepted for Horovod's sake: the plan knows better groups, and
     sparse gradients travel as dense ones.
     """
-    return _distributed(
+    _distribute(
         optimizer, compression, op, gradient_predivide_factor, process_set, backward_passes_per_step,
         average_aggregated_gradients, team, (), False,
     )  # fmt: skip
+    return optimizer
 
 
 def PartialDistributedOptimizer(
@@ -212,14 +213,14 @@ def PartialDistributedOptimizer(
     team: Team | None = None,
 ) -> AnyOptimizer:
     """DistributedOptimizer, with layers whose gradients stay this rank's (divided by the number of ranks)."""
-    layers = _layers(local_layers)
-    return _distributed(
+    _distribute(
         optimizer, compression, op, gradient_predivide_factor, process_set, backward_passes_per_step,
-        average_aggregated_gradients, team, layers, scale_local_gradients,
+        average_aggregated_gradients, team, _layers(local_layers), scale_local_gradients,
     )  # fmt: skip
+    return optimizer
 
 
-def _distributed(
+def _distribute(
     optimizer: Any,
     compression: type[Compressor],
     op: Op | int,
@@ -230,7 +231,7 @@ def _distributed(
     team: Team | None,
     local_layers: Sequence[Any],
     scale_local: bool,
-) -> Any:
+) -> None:
     _check(optimizer, compression)
     size = process_set.runtime().transport.size
     _accumulate(optimizer, passes)
@@ -247,7 +248,6 @@ def _distributed(
     optimizer.__dict__["_farandole"] = _Gradients(plain.__name__, settings, local_layers, scale_local)
     _reduce_before_overflow()
     optimizer.__class__ = _in_front_of(plain)
-    return optimizer
 
 
 def _in_front_of(plain: type) -> type:

@@ -29,7 +29,7 @@ def warmed_up(step: int, warmup_steps: int, ranks: int, then: float) -> float:
 
 def poly_decay(step: int, total_steps: int, power: float = 2.0, floor: float = 0.0) -> float:
     """(1 - step / total_steps) ** power, but never below `floor`; power 2 is the papers' `poly2`."""
-    return max(floor, (1.0 - _progress(step, total_steps)) ** power)
+    return max(floor, float((1.0 - _progress(step, total_steps)) ** power))
 
 
 def cosine_decay(step: int, total_steps: int, floor: float = 0.0) -> float:

@@ -85,7 +85,7 @@ def grouped_allreduce(
     how = (compression, chosen_op(op, average), prescale_factor, postscale_factor)
     dense = [tf.convert_to_tensor(tensor) for tensor in tensors]  # IndexedSlices become dense
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def reduced(*inputs: Any) -> Any:
         outputs = _allreduced(inputs, _name(name, inputs[0]), how, process_set)
         return outputs, lambda *grads: grouped_reduce(grads)
@@ -116,7 +116,7 @@ def _shaped(output: Any, shape: Any) -> Any:
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The ranks' tensors concatenated along dimension 0. Collective: every rank of the set calls it."""
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def gathered(x: Any) -> Any:
         label = _name(name, x)
         output = _call(lambda array: collectives.allgather(array, label, process_set), [x], x.dtype)
@@ -144,7 +144,7 @@ def broadcast(
     runtime = process_set.runtime()
     here = runtime.members[runtime.transport.rank] == root_rank
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def sent(x: Any) -> Any:
         label = _name(name, x)
         output = _call(lambda array: collectives.broadcast(array, root_rank, label, process_set), [x], x.dtype)
@@ -171,7 +171,7 @@ def alltoall(
 
 
 def _exchanged(tensor: Any, splits: Any, name: str | None, process_set: ProcessSet) -> Any:
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def dealt(x: Any, parts: Any) -> Any:
         label = _name(name, x)
         output, received = _call(
@@ -200,7 +200,7 @@ def reducescatter(
     """The ranks' tensors reduced; each rank gets its share of the rows. Collective: every rank calls it."""
     factor = prescale_factor * postscale_factor * (_size(process_set) if Op(op) == Op.SUM else 1)
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def scattered(x: Any) -> Any:
         label = _name(name, x)
 

@@ -1,0 +1,155 @@
+"""The TensorFlow door: operations eager and in functions, their gradients, tapes, variables, normalisation."""
+
+import pytest
+
+from ranktest import rank_test
+
+ENV = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", "OMP_NUM_THREADS": "1"}
+
+
+def on_two(function):
+    return rank_test(n=2, door="tensorflow", env=ENV, timeout=90)(function)
+
+
+def ways(function):
+    import tensorflow as tf
+
+    return function, tf.function(function)
+
+
+@on_two
+def test_operations_eager_and_in_functions(hvd):
+    import tensorflow as tf
+
+    mine = float(hvd.rank() + 1)
+
+    def operations(x):
+        total = hvd.allreduce(x, op=hvd.Sum)
+        joined = hvd.allgather(tf.fill([hvd.rank() + 1, 2], x[0]))
+        sent = hvd.broadcast(x * 2, root_rank=1)
+        dealt, received = hvd.alltoall(tf.range(4), splits=[1, 3])
+        share = hvd.reducescatter(tf.range(4, dtype=tf.float32), op=hvd.Sum)
+        pair = hvd.grouped_allreduce([x, x * 10], op=hvd.Max)
+        return total, joined, sent, dealt, received, share, pair, hvd.rank_op(), hvd.size_op()
+
+    for run in ways(operations):
+        for _ in range(2):
+            total, joined, sent, dealt, received, share, pair, rank, size = run(tf.fill([3], mine))
+            assert total.numpy().tolist() == [3, 3, 3]
+            assert joined.numpy()[:, 0].tolist() == [1, 2, 2]
+            assert sent.numpy().tolist() == [4, 4, 4]
+            assert dealt.numpy().tolist() == [[0, 0], [1, 2, 3, 1, 2, 3]][hvd.rank()]
+            assert received.numpy().tolist() == [[1, 1], [3, 3]][hvd.rank()]
+            assert share.numpy().tolist() == [[0, 2], [4, 6]][hvd.rank()]
+            assert [t.numpy()[0] for t in pair] == [2, 20]
+            assert (int(rank), int(size)) == (hvd.rank(), 2)
+
+
+@on_two
+def test_operations_have_gradients(hvd):
+    import tensorflow as tf
+
+    factor = float(hvd.rank() + 1)
+
+    def gradients(x):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            reduced = tf.reduce_sum(hvd.allreduce(x, op=hvd.Sum) * factor)
+            gathered = tf.reduce_sum(hvd.allgather(x) * factor)
+            sent = tf.reduce_sum(hvd.broadcast(x, root_rank=0) * factor)
+            dealt = tf.reduce_sum(hvd.alltoall(x) * factor)
+            share = tf.reduce_sum(hvd.reducescatter(x, op=hvd.Average) * factor)
+        return [tape.gradient(y, x) for y in (reduced, gathered, sent, dealt, share)]
+
+    for run in ways(gradients):
+        reduced, gathered, sent, dealt, share = (g.numpy().tolist() for g in run(tf.ones([2])))
+        assert reduced == [3, 3]
+        assert gathered == [1.5, 1.5]
+        assert sent == ([1.5, 1.5] if hvd.rank() == 0 else [0, 0])
+        assert dealt == share == [1, 2]
+
+
+@on_two
+@pytest.mark.parametrize("in_function", [False, True])
+def test_a_loop_with_a_tape_trains_what_one_process_trains(hvd, in_function):
+    import numpy as np
+    import tensorflow as tf
+
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(4, 8, 5)), rng.normal(size=(4, 8, 1))
+
+    def train(wrap, rows, start):
+        w, b = tf.Variable(tf.fill([5, 1], start)), tf.Variable(tf.zeros([1], tf.float64))
+        if wrap is not None:
+            hvd.broadcast_variables([w, b], root_rank=0)
+
+        def step(xs, ys):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(xs @ w + b - ys))
+            for v, g in zip((w, b), (wrap(tape) if wrap else tape).gradient(loss, [w, b])):
+                v.assign_sub(0.1 * g)
+
+        run = tf.function(step) if in_function else step
+        for xs, ys in zip(x, y):
+            run(tf.constant(xs[rows]), tf.constant(ys[rows]))
+        return [w.numpy(), b.numpy()]
+
+    expected = train(None, slice(None), np.float64(0.5))
+    found = train(hvd.DistributedGradientTape, slice(hvd.rank(), None, 2), np.float64(0.5 + hvd.rank()))
+    assert hvd.check_buffers_match(found) == 0
+    for a, b in zip(found, expected):
+        np.testing.assert_allclose(a, b, atol=1e-13)
+
+
+@on_two
+def test_local_layers_and_embeddings(hvd):
+    import keras
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(0)
+    table, head = keras.layers.Embedding(6, 3), keras.layers.Dense(1)
+    words = tf.constant([[hvd.rank(), 5]])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(head(table(words))) * (hvd.rank() + 1)
+    wrapped = hvd.PartialDistributedGradientTape(tape, local_layers=[head])
+    embedding, kernel, bias = wrapped.gradient(loss, [table.embeddings.value, head.kernel.value, head.bias.value])
+    dense = tf.convert_to_tensor(embedding).numpy()
+    assert hvd.check_buffers_match([dense]) == 0
+    assert (dense[[0, 1, 5]] != 0).all() and not dense[2:5].any()
+    assert bias.numpy().tolist() == [hvd.rank() + 1.0]  # two words, divided by two ranks
+    assert hvd.check_buffers_match([kernel.numpy()]) == 1
+
+
+@on_two
+def test_different_variables_are_an_error_that_names_one(hvd):
+    import pytest
+    import tensorflow as tf
+
+    v = tf.Variable(tf.zeros([2 + hvd.rank()]), name="kernel")
+    with pytest.raises(RuntimeError, match=r"'kernel:0' float32 \(2,\), rank 1 has 'kernel:0' float32 \(3,\)"):
+        hvd.broadcast_variables([v], root_rank=0)
+
+
+@on_two
+def test_normalisation_sees_the_whole_batch(hvd):
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    x = np.random.default_rng(1).normal(loc=50, size=(6, 4, 3)).astype("float32")
+    mine = [x[:2], x[2:]][hvd.rank()]  # uneven shares
+
+    def run(layer, batch):
+        batch = tf.constant(batch)
+        with tf.GradientTape() as tape:
+            tape.watch(batch)
+            out = layer(batch, training=True)
+            loss = tf.reduce_sum(tf.square(out) * batch)
+        return out.numpy(), tape.gradient(loss, batch).numpy(), layer.moving_variance.numpy()
+
+    expected = run(keras.layers.BatchNormalization(), x)
+    found = run(hvd.SyncBatchNormalization(), mine)
+    rows = [slice(0, 2), slice(2, 6)][hvd.rank()]
+    np.testing.assert_allclose(found[0], expected[0][rows], atol=1e-4)
+    np.testing.assert_allclose(found[1], expected[1][rows], atol=2e-2)
+    np.testing.assert_allclose(found[2], expected[2], rtol=1e-5)
