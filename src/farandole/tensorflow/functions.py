@@ -11,7 +11,7 @@ from farandole.comm import collectives
 from farandole.comm.agreement import agree_on_gradients
 from farandole.comm.plan import Entry
 from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.tensorflow.gradients import name_of
+from farandole.tensorflow.gradients import call_back, name_of
 
 __all__ = ["broadcast_variables"]
 
@@ -33,6 +33,6 @@ def broadcast_variables(
         return [collectives.broadcast(a, root_rank, f"{label}.{i}", process_set) for i, a in enumerate(arrays)]
 
     values = [tf.convert_to_tensor(v) for v in listed]
-    for variable, value in zip(listed, tf.numpy_function(run, values, [v.dtype for v in values])):
+    for variable, value in zip(listed, call_back(run, values, [v.dtype for v in values])):
         value.set_shape(variable.shape)
         variable.assign(value)

@@ -6,7 +6,7 @@ nowhere. The callback is stateful, so that TensorFlow keeps its place among othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +15,7 @@ from tensorflow.python.ops import control_flow_util
 from farandole.comm.buffers import BufferReducer, BufferSettings, Shape
 from farandole.errors import SettingsError
 
-__all__ = ["GraphReducer", "check_not_compiled", "name_of"]
+__all__ = ["GraphReducer", "call_back", "check_not_compiled", "name_of"]
 
 
 def name_of(variable: Any) -> str:
@@ -32,6 +32,12 @@ def check_not_compiled() -> None:
         )
 
 
+def call_back(function: Callable[..., Any], tensors: Sequence[Any], types: Sequence[Any]) -> list[Any]:
+    """Run a function on arrays, now or as a part of the graph; a list of its results, also where there is one."""
+    check_not_compiled()
+    return list(tf.nest.flatten(tf.numpy_function(function, list(tensors), list(types))))
+
+
 class GraphReducer:
     """Reduces the gradients of some variables. Collective to make: every rank of the set does."""
 
@@ -46,12 +52,11 @@ class GraphReducer:
 
     def reduce(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, as a part of the graph. Collective when it runs."""
-        check_not_compiled()
         dense = [tf.convert_to_tensor(gradient) for gradient in grads]
-        reduced: list[Any] = tf.numpy_function(self._run, dense, [gradient.dtype for gradient in dense])
+        reduced = call_back(self._run, dense, [gradient.dtype for gradient in dense])
         for result, shape in zip(reduced, self._buffers.shapes):
             result.set_shape(shape.shape)
-        return list(reduced)
+        return reduced
 
     def _run(self, *grads: Any) -> list[Any]:
         return list(grads) if self.alone else self._buffers.reduce(grads)

@@ -17,7 +17,7 @@ from farandole.comm.compression import Compression, Compressor
 from farandole.comm.kernels import Op
 from farandole.comm.process_sets import ProcessSet, global_process_set
 from farandole.comm.submit import chosen_op
-from farandole.tensorflow.gradients import check_not_compiled
+from farandole.tensorflow.gradients import call_back
 
 __all__ = [
     "allgather",
@@ -31,12 +31,6 @@ __all__ = [
     "reducescatter",
     "size_op",
 ]
-
-
-def _call(function: Callable[..., Any], tensors: Sequence[Any], types: Any) -> Any:
-    """Run a function on arrays, now or as a part of the graph."""
-    check_not_compiled()
-    return tf.numpy_function(function, list(tensors), types)
 
 
 def _name(name: str | None, tensor: Any) -> str | None:
@@ -104,7 +98,7 @@ def _allreduced(tensors: Sequence[Any], name: str | None, how: Any, process_set:
             arrays, None, name, compression, op, prescale, postscale, process_set
         )
 
-    outputs = _call(run, tensors, [tensor.dtype for tensor in tensors])
+    outputs = call_back(run, tensors, [tensor.dtype for tensor in tensors])
     return [_shaped(output, tensor.shape) for output, tensor in zip(outputs, tensors)]
 
 
@@ -119,12 +113,14 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
     @tf.custom_gradient
     def gathered(x: Any) -> Any:
         label = _name(name, x)
-        output = _call(lambda array: collectives.allgather(array, label, process_set), [x], x.dtype)
+        (output,) = call_back(lambda array: collectives.allgather(array, label, process_set), [x], [x.dtype])
         rows = tf.shape(x)[0]
 
         def gradient(dy: Any) -> Any:
             """The average of the ranks' gradients; of it, the rows this rank contributed."""
-            counts = _call(lambda n: collectives.allgather(n[None], _rows(label), process_set), [rows], tf.int32)
+            (counts,) = call_back(
+                lambda n: collectives.allgather(np.reshape(n, 1), _rows(label), process_set), [rows], [tf.int32]
+            )
             start = tf.reduce_sum(counts[: process_set.runtime().transport.rank])
             return allreduce(dy, op=Op.AVERAGE, process_set=process_set)[start : start + rows]
 
@@ -147,7 +143,9 @@ def broadcast(
     @tf.custom_gradient
     def sent(x: Any) -> Any:
         label = _name(name, x)
-        output = _call(lambda array: collectives.broadcast(array, root_rank, label, process_set), [x], x.dtype)
+        (output,) = call_back(
+            lambda array: collectives.broadcast(array, root_rank, label, process_set), [x], [x.dtype]
+        )
 
         def gradient(dy: Any) -> Any:
             """The average of the ranks' gradients on the root, zero elsewhere."""
@@ -174,7 +172,7 @@ def _exchanged(tensor: Any, splits: Any, name: str | None, process_set: ProcessS
     @tf.custom_gradient
     def dealt(x: Any, parts: Any) -> Any:
         label = _name(name, x)
-        output, received = _call(
+        output, received = call_back(
             lambda array, n: collectives.alltoall(array, n, label, process_set), [x, parts], [x.dtype, tf.int32]
         )
 
@@ -213,7 +211,7 @@ def reducescatter(
             """Every rank's input went into every share: gather the shares' gradients."""
             return allgather(dy * tf.cast(factor, dy.dtype), process_set=process_set)
 
-        return _shaped(_call(run, [x], x.dtype), [None, *x.shape[1:]]), gradient
+        return _shaped(call_back(run, [x], [x.dtype])[0], [None, *x.shape[1:]]), gradient
 
     return scattered(tf.convert_to_tensor(tensor))
 
@@ -222,7 +220,7 @@ def reducescatter(
 
 
 def _number(read: Callable[[], int]) -> Any:
-    return _shaped(_call(lambda: np.int32(read()), [], tf.int32), [])
+    return _shaped(call_back(lambda: np.int32(read()), [], [tf.int32])[0], [])
 
 
 def rank_op(name: str | None = None) -> Any:
