@@ -51,5 +51,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c "$$CHECK_PYTHON"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
-	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[torch,mpi,data,loaders,dev]"
+	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[torch,keras,tensorflow,jax,mpi,data,loaders,dev]"
 	@touch $@

@@ -166,9 +166,35 @@ def test_the_gan_trains_two_networks_at_once() -> None:
     assert "the weights of 2 rank(s) are equal" in run.stdout
 
 
+@pytest.mark.parametrize(
+    ("backend", "model"), [("torch", "mlp"), ("tensorflow", "cnn"), ("jax", "cnn")]
+)
+def test_keras_learns_on_every_backend(tmp_path: Path, backend: str, model: str) -> None:
+    result = tmp_path / "result.json"
+    arguments = ["--model", model, "--samples", "4096", "--epochs", "3", "--json", str(result)]
+    env = {"KERAS_BACKEND": backend}
+    run = run_ranks(2, EXAMPLES / "keras_train.py", launcher="farandole", args=arguments, timeout=LIMIT_S, env=env)
+    assert f"{model} on {backend}, 2 rank(s)" in run.stdout
+    assert "[1]" not in run.stdout  # the display is rank 0's
+    measured = json.loads(result.read_text())
+    losses = measured["history"]["loss"]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_a_horovod_script_for_keras_learns(tmp_path: Path) -> None:
+    run = run_ranks(
+        2, EXAMPLES / "horovod_keras_script.py", launcher="farandole", timeout=LIMIT_S, cwd=tmp_path,
+        env={"KERAS_BACKEND": "torch"},
+    )  # fmt: skip
+    assert "finished gradual learning rate warmup" in run.stdout
+    (accuracy,) = numbers(r"Test accuracy: ([\d.]+)", run.stdout)
+    assert accuracy > 0.85
+    assert (tmp_path / "checkpoint-4.keras").exists()
+
+
 def test_the_readme_s_loop_learns_on_two_ranks(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
-    (loop,) = [block for block in blocks if "hvd.init()" in block]
+    (loop,) = [block for block in blocks if "import farandole.torch" in block]
     assert re.findall(r"# (\d+)$", loop, re.MULTILINE) == [str(number) for number in range(1, 11)]
     (tmp_path / "train.py").write_text(loop)
     run = on_two_ranks(tmp_path / "train.py")

@@ -43,11 +43,14 @@ def build(seed=0, width=1024):
 def make(kind):
     import keras
 
+    from farandole.optim.lars_keras import LARS
+
     return {
         "sgd": lambda: keras.optimizers.SGD(0.05),
         "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
         "adam": lambda: keras.optimizers.Adam(0.01),
         "rmsprop": lambda: keras.optimizers.RMSprop(0.01),
+        "lars": lambda: LARS(0.5, lars_weight_decay=0.01, trust_coefficient=0.05),
         "clipped": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.05, use_ema=True),
         "accumulated": lambda: keras.optimizers.SGD(0.05, gradient_accumulation_steps=2),
     }[kind]()
@@ -83,7 +86,7 @@ def plain(kind):
 
 
 @on_ranks([1, 2, 3])
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "rmsprop", "clipped", "accumulated"])
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "rmsprop", "lars", "clipped", "accumulated"])
 def test_ranks_train_what_one_process_trains(hvd, kind):
     import numpy as np
 
