@@ -48,8 +48,6 @@ class BufferSettings:
     """The ranks that take part."""
     team: Team
     """Threads and statistics."""
-    in_place: bool
-    """Whether the framework's memory may be written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +66,12 @@ class Shape:
 class BufferReducer:
     """Reduces one list of gradients, step after step. Collective to make: every rank of the set does."""
 
-    def __init__(self, label: str, shapes: Sequence[Shape], settings: BufferSettings) -> None:
+    def __init__(
+        self, label: str, shapes: Sequence[Shape], settings: BufferSettings, *, in_place: bool
+    ) -> None:
+        """`in_place`: whether the framework's memory may be written to."""
         self.settings = settings
+        self._in_place = in_place
         self.shapes = list(shapes)
         self.copied_bytes = 0
         """Bytes of gradients copied on this rank so far, by this package."""
@@ -98,7 +100,7 @@ class BufferReducer:
             staged=settings.wire is not None,
             team=Team(threads=threads, stats_every=settings.team.stats_every),
             bucket_bytes=min(BUCKET_BYTES, current().fusion_bytes),
-            in_place=settings.in_place,
+            in_place=self._in_place,
         )
         current().plans.add(plan)
         current().record.setdefault("plans", []).append(plan.describe())
@@ -110,7 +112,7 @@ class BufferReducer:
 
     def _packed(self, nbytes: int) -> bool:
         """Whether a gradient gets a bucket of its own: too large to share one, and not to be written to in place."""
-        if self.settings.in_place or nbytes < DIRECT_BYTES:
+        if self._in_place or nbytes < DIRECT_BYTES:
             return False
         return AlgorithmTable.from_environment().for_result(nbytes) != "window"
 
@@ -139,7 +141,7 @@ class BufferReducer:
             self._plan.ready(place, None)
             return view
         result = self._plan.result(place)
-        if result is None and not self.settings.in_place:
+        if result is None and not self._in_place:
             flat = flat.copy()
             self.copied_bytes += flat.nbytes
         self._plan.ready(place, flat)

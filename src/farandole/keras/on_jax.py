@@ -38,9 +38,8 @@ class Reducer:
             raise SettingsError(
                 f"JAX computes on {jax.default_backend()!r}; gradients are reduced in host memory. Set JAX_PLATFORMS=cpu."
             )
-        settings.in_place = True
         shapes = [Shape(v.path, v.dtype, tuple(v.shape)) for v in variables]
-        self._buffers = BufferReducer(label, shapes, settings)
+        self._buffers = BufferReducer(label, shapes, settings, in_place=True)
 
     def reduce(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, as a part of the compiled step. Collective when it runs."""

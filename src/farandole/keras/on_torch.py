@@ -8,6 +8,7 @@ before the optimizer is called; from then on every gradient is, as soon as it is
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,19 +32,23 @@ _COMPRESSION = {None: Compression.none, "float16": Compression.fp16, "bfloat16":
 class _Watched(GradientReducer):
     """Counts backward passes, and hands gradients over early only where that is safe."""
 
-    early = False
+    def __init__(
+        self, label: str, parameters: Sequence[tuple[str, torch.Tensor]], settings: ReducerSettings
+    ) -> None:
+        self.early = False
+        self._seen: Counter[int] = Counter()
+        super().__init__(label, parameters, settings)
 
     def produced(self, index: int) -> None:
-        if not hasattr(self, "passes_seen"):
-            self.passes_seen: dict[int, int] = {}
-        self.passes_seen[index] = self.passes_seen.get(index, 0) + 1
+        self._seen[index] += 1
         if self.early:
             super().produced(index)
 
     def one_pass(self) -> bool:
         """Whether no gradient was made twice since the last call."""
-        seen, self.passes_seen = getattr(self, "passes_seen", {}), {}
-        return max(seen.values(), default=0) <= 1
+        most = max(self._seen.values(), default=0)
+        self._seen.clear()
+        return most <= 1
 
 
 class Reducer:

@@ -242,7 +242,6 @@ def _distribute(
         wire=_WIRES[compression],
         process_set=process_set,
         team=team or Team(),
-        in_place=False,
     )
     plain = type(optimizer)
     optimizer.__dict__["_farandole"] = _Gradients(plain.__name__, settings, local_layers, scale_local)

@@ -46,9 +46,8 @@ class GraphReducer:
 
     def __init__(self, label: str, variables: Sequence[Any], settings: BufferSettings) -> None:
         check_not_compiled()
-        settings.in_place = False
         shapes = [Shape(name_of(v), tf.as_dtype(v.dtype).name, tuple(v.shape)) for v in variables]
-        self._buffers = BufferReducer(label, shapes, settings)
+        self._buffers = BufferReducer(label, shapes, settings, in_place=False)
 
     def reduce(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, as a part of the graph. Collective when it runs."""

@@ -132,6 +132,6 @@ def _tape(
     size = process_set.runtime().transport.size
     how = Reduction("sum", 1.0, size if Op(op) == Op.AVERAGE else 1)
     settings = BufferSettings(
-        how=how, wire=_WIRES[compression], process_set=process_set, team=team or Team(), in_place=False
+        how=how, wire=_WIRES[compression], process_set=process_set, team=team or Team()
     )
     return _Tape(tape, settings, local, scale_local)
