@@ -36,14 +36,13 @@ SCRIPT = """
 """
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax"])
 def test_ranks_pinned_to_one_core_train_a_large_model(backend):
-    env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", "FARANDOLE_TUNE": "1"}
-    run = run_ranks(2, SCRIPT, env=env, timeout=170)
+    env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    run = run_ranks(2, SCRIPT, env=env, timeout=270)
     for found in run.results:
         assert found["parameters"] > 29e6
         assert found["differ"] == 0 and found["moved"]
         assert found["loss"] < 1e3
-        # Of 118 MB, only what is too small to be read where it lies is copied, and on TensorFlow what is smaller
-        # than the window's results.
-        assert found["copied_per_step"] < 20e6
+        assert found["copied_per_step"] < 1e6  # of 118 MB: the biases and the last layer, which are packed
