@@ -18,6 +18,7 @@ import ctypes
 import errno
 import os
 import secrets
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -78,6 +79,11 @@ class Board:
         """Node ranks that have not come to `value`."""
         return [int(r) for r in np.flatnonzero(self._words[word, slot] < value)]
 
+    def all(self, word: int, slot: int) -> AnyArray:
+        """Every rank's word."""
+        words: AnyArray = self._words[word, slot]
+        return words
+
     def get(self, word: int, slot: int, rank: int) -> int:
         return int(self._flat[self._at(word, slot) + rank])
 
@@ -121,11 +127,14 @@ def _read_memory(pid: int, address: int, into: AnyArray) -> None:
         remote = _Vector(address + done, total - done)
         count = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
         if count <= 0:
-            number = ctypes.get_errno()
-            if number == errno.ESRCH:
-                raise death_of(pid)
-            raise OSError(number, f"reading the memory of process {pid}: {os.strerror(number)}")
+            raise _unreadable(pid, ctypes.get_errno())
         done += count
+
+
+def _unreadable(pid: int, number: int) -> Exception:
+    if number == errno.ESRCH:
+        return death_of(pid)
+    return OSError(number, f"reading the memory of process {pid}: {os.strerror(number)}")
 
 
 class DirectExchange:
@@ -141,6 +150,8 @@ class DirectExchange:
         token = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()
         peers = node.allgather_object((os.getpid(), token.ctypes.data, token.tobytes()))
         self._pids = [pid for pid, _, _ in peers]
+        self.others = np.array([0 if pid == os.getpid() else pid for pid in self._pids], np.int64)
+        """Whose memory each rank's array is in, 0 for this one's."""
         problem = next(filter(None, (self._check(*peer) for peer in peers)), None)
         problems = [p for p in node.allgather_object(problem) if p is not None]
         if problems:
@@ -163,9 +174,18 @@ class DirectExchange:
         self.board.mark(RESULT, slot, address if result is source else result.ctypes.data)
         self.board.mark(POSTED, slot, sequence)
 
+    def addresses(self, slot: int) -> AnyArray:
+        """Where every rank's array begins, in its own memory."""
+        return self.board.all(SOURCE, slot)
+
     def read_source(self, slot: int, rank: int, offset: int, scratch: AnyArray) -> AnyArray:
         _read_memory(self._pids[rank], self.board.get(SOURCE, slot, rank) + offset, scratch)
         return scratch
+
+    def why_unreadable(self, rank: int) -> Exception:
+        """The error to raise when a neighbour's memory could not be read."""
+        pid = self._pids[rank]
+        return _unreadable(pid, errno.EFAULT if Path(f"/proc/{pid}").exists() else errno.ESRCH)
 
     def publish(self, slot: int, sequence: int, result: AnyArray, start: int, stop: int) -> None:
         self.board.mark(REDUCED, slot, sequence)
