@@ -59,15 +59,17 @@ def test_sums_are_those_of_array_operations(name, arrays, count):
 
 
 @pytest.mark.parametrize("start", [0, 1, 15, 16, 17])
+@pytest.mark.parametrize("arrays", [2, 3])
 @pytest.mark.parametrize("name", ["float32", "float64"])
-def test_results_past_the_cache_keep_within_their_bounds(name, start):
+def test_results_past_the_cache_keep_within_their_bounds(name, arrays, start):
     dtype = dtype_of(name)
-    given, scratch = draw(dtype, 70_001, 2), floats.Scratch.make(dtype)
+    given, scratch = draw(dtype, 70_001, arrays), floats.Scratch.make(dtype)
     room = np.full(70_001 + 100, 7, dtype)
     out = room[start : start + 70_001]
     addresses = np.array([array.ctypes.data for array in given])
-    floats.sum_slices(np.zeros(2, np.int64), addresses, out, scratch, Reduction("sum"), stream=True)
-    assert_same_bits(out, expected(given, Reduction("sum")))
+    for how in (Reduction("sum"), Reduction("sum", 1.0, arrays)):
+        floats.sum_slices(np.zeros(arrays, np.int64), addresses, out, scratch, how, stream=True)
+        assert_same_bits(out, expected(given, how))
     assert set(room[:start]) <= {7}
     assert set(room[start + 70_001 :]) == {7}
 

@@ -40,20 +40,30 @@ def _pointer_like(typing_context, address, array):
 
 
 @intrinsic
-def _stream_line(typing_context, source, target):
-    """Copy 64 bytes past the cache; `target` is a multiple of 64."""
+def _stream_sum_line(typing_context, a, b, factor, target):
+    """64 bytes of (a + b) * factor, past the cache; `target` is a multiple of 64."""
 
     def generate(context, builder, signature, arguments):
-        line = ir.VectorType(ir.IntType(64), 8).as_pointer()
-        value = builder.load(builder.inttoptr(arguments[0], line))
-        value.align = 1
-        store = builder.store(value, builder.inttoptr(arguments[1], line))
+        number = context.get_value_type(signature.args[2])
+        line = ir.VectorType(number, _LINE // context.get_abi_sizeof(number))
+        one, other, goal = (builder.inttoptr(arguments[i], line.as_pointer()) for i in (0, 1, 3))
+        lane = ir.IntType(32)
+        first = builder.insert_element(ir.Constant(line, ir.Undefined), arguments[2], ir.Constant(lane, 0))
+        everywhere = ir.Constant(ir.VectorType(lane, line.count), [0] * line.count)
+        factors = builder.shuffle_vector(first, first, everywhere)
+        total = builder.fadd(_unaligned(builder, one), _unaligned(builder, other))
+        store = builder.store(builder.fmul(total, factors), goal)
         store.align = _LINE
-        one = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-        store.set_metadata("nontemporal", one)
+        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(lane, 1)]))
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), generate
+    return types.void(types.int64, types.int64, factor, types.int64), generate
+
+
+def _unaligned(builder, place):
+    value = builder.load(place)
+    value.align = 1
+    return value
 
 
 @intrinsic
@@ -112,19 +122,19 @@ def _to_bfloat16(value):
     return np.uint16(rounded) if value == value else np.uint16(0x7FC0)
 
 
-@njit(nogil=True, cache=True)
-def _stream(source, target):
-    """target = source, past the cache."""
-    width = source.itemsize
-    head = min((-target.ctypes.data % _LINE) // width, source.size)
-    body = (source.size - head) * width // _LINE * _LINE
+@njit(nogil=True, cache=True, error_model="numpy")
+def _stream_sum(a, b, factor, target):
+    """target = (a + b) * factor, past the cache."""
+    width = target.itemsize
+    head = min((-target.ctypes.data % _LINE) // width, target.size)
+    tail = head + (target.size - head) * width // _LINE * _LINE // width
     for i in range(head):
-        target[i] = source[i]
-    start, goal = source.ctypes.data + head * width, target.ctypes.data + head * width
-    for at in range(0, body, _LINE):
-        _stream_line(start + at, goal + at)
-    for i in range(head + body // width, source.size):
-        target[i] = source[i]
+        target[i] = (a[i] + b[i]) * factor
+    for i in range(head, tail, _LINE // width):
+        at = i * width
+        _stream_sum_line(a.ctypes.data + at, b.ctypes.data + at, factor, target.ctypes.data + at)
+    for i in range(tail, target.size):
+        target[i] = (a[i] + b[i]) * factor
     _stores_done()
 
 
@@ -168,12 +178,6 @@ def _scale(total, multiply, divide):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add_scaled(a, b, factor, total):
-    for i in range(total.size):
-        total[i] = (a[i] + b[i]) * factor
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
 def _add_to_scaled(total, x, factor):
     for i in range(total.size):
         total[i] = (total[i] + x[i]) * factor
@@ -187,39 +191,45 @@ def sum_slices(pids, addresses, out, total, reads, vectors, multiply, divide, st
     scratch of one chunk, `reads` of two, `vectors` is room for four words. Returns the number of a slice that could
     not be read, or -1.
     """
-    step, two = total.size, pids.size == 2 and divide == 1
-    here = out.ctypes.data
-    first_is_out = two and pids[0] == 0 and addresses[0] == here
-    second_is_out = two and pids[1] == 0 and addresses[1] == here
+    step, last = total.size, pids.size - 1
+    here, exact = out.ctypes.data, divide == 1
+    first_is_out = exact and last == 1 and pids[0] == 0 and addresses[0] == here
+    second_is_out = exact and last == 1 and pids[1] == 0 and addresses[1] == here
     for at in range(0, out.size, step):
         count = min(step, out.size - at)
         offset, target, sum_ = at * out.itemsize, out[at : at + count], total[:count]
-        first = _bring(pids[0], addresses[0] + offset, reads[0, :count], vectors)
-        if first.size < count:
+        so_far = _bring(pids[0], addresses[0] + offset, reads[0, :count], vectors)
+        if so_far.size < count:
             return 0
         for number in range(1, pids.size):
             part = _bring(pids[number], addresses[number] + offset, reads[number & 1, :count], vectors)
             if part.size < count:
                 return number
-            if number > 1:
-                _add_to(sum_, part)
-            elif first_is_out:
+            if first_is_out:
                 _add_to_scaled(target, part, multiply)
             elif second_is_out:
-                _add_to_scaled(target, first, multiply)
-            elif two:
-                _add_scaled(first, part, multiply, sum_)
+                _add_to_scaled(target, so_far, multiply)
+            elif number == last and exact and stream:
+                _stream_sum(so_far, part, multiply, target)
+            elif number == last:
+                _finish(so_far, part, sum_, number > 1, multiply, divide)
+                target[:] = sum_
+            elif number > 1:
+                _add_to(sum_, part)
             else:
-                _add(first, part, sum_)
-        if first_is_out or second_is_out:
-            continue
-        if not two:
-            _scale(sum_, multiply, divide)
-        if stream:
-            _stream(sum_, target)
-        else:
-            target[:] = sum_
+                _add(so_far, part, sum_)
+            so_far = sum_
     return -1
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _finish(so_far, part, total, begun, multiply, divide):
+    """total = (so_far + part) * multiply / divide; `begun` if so_far is total."""
+    if begun:
+        _add_to(total, part)
+    else:
+        _add(so_far, part, total)
+    _scale(total, multiply, divide)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -54,6 +54,14 @@ class Board:
         fence()
         self._flat[self._at(word, slot) + self.rank] = value
 
+    def announce(self, slot: int, value: int, source: int, result: int) -> None:
+        """This rank's arrays are at these addresses, and it has posted them: several marks at once."""
+        stride, at = self._slots * self.size, self._at(0, slot) + self.rank
+        self._flat[SOURCE * stride + at] = source
+        self._flat[RESULT * stride + at] = result
+        fence()
+        self._flat[POSTED * stride + at] = value
+
     def take_back(self, value: int) -> None:
         """Undo this rank's marks of `value`, in every slot."""
         mine = self._words[: RELEASED + 1, :, self.rank]
@@ -170,9 +178,7 @@ class DirectExchange:
 
     def post(self, slot: int, sequence: int, source: AnyArray, result: AnyArray) -> None:
         address = source.ctypes.data
-        self.board.mark(SOURCE, slot, address)
-        self.board.mark(RESULT, slot, address if result is source else result.ctypes.data)
-        self.board.mark(POSTED, slot, sequence)
+        self.board.announce(slot, sequence, address, address if result is source else result.ctypes.data)
 
     def addresses(self, slot: int) -> AnyArray:
         """Where every rank's array begins, in its own memory."""

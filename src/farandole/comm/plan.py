@@ -29,7 +29,7 @@ from farandole.comm.floats import LEAST_BYTES, load, prepare
 from farandole.comm.join import GradientStep
 from farandole.comm.kernels import Reduction
 from farandole.comm.process_sets import SetRuntime
-from farandole.comm.reduce import TwoLevel, communication_track, note_fallback
+from farandole.comm.reduce import TwoLevel, communication_track, node_cores, note_fallback
 from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
 from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray
@@ -43,8 +43,10 @@ SPARSE = 1 << 16
 
 DIRECT_BYTES = 1 << 20
 BUCKET_BYTES = 4 << 20
+# A part of a large gradient. Between nodes one is on the wire while the next is combined; within a node there is no
+# wire, and each costs some calls.
 PIECE_BYTES = 32 << 20
-STAGED_BYTES = 8 << 20
+WIRE_BYTES = 8 << 20
 ABANDON_S = 5.0
 
 
@@ -132,6 +134,7 @@ class GradientPlan:
         self._pieces: list[_Piece] = []
         self._places: list[list[int]] = [[] for _ in entries]
         self._views: list[AnyArray | None] = [None] * len(entries)
+        self._part_bytes = PIECE_BYTES if runtime.nodes == 1 else WIRE_BYTES
         self._cut(staged, bucket_bytes)
         self._transport = runtime.transport.duplicate()
         self._present = np.zeros(max(len(entries), 1), np.int32)
@@ -152,8 +155,9 @@ class GradientPlan:
         self._work_done = threading.Condition(self._lock)
         self._busy = 0
         # Threads that have to share a core with the training thread only push each other out of its cache.
-        spare_cores = len(os.sched_getaffinity(0)) > self._two_level.node.size
-        self._one_at_a_time = self._two_level.on_one_node and not spare_cores
+        node = self._two_level.node
+        spare_core = node_cores(node) > node.size and len(os.sched_getaffinity(0)) > 1
+        self._one_at_a_time = self._two_level.on_one_node and not spare_core
         self.in_step = False
         """Whether gradients are on their way."""
         self._filling = False
@@ -172,7 +176,7 @@ class GradientPlan:
             nbytes = entry.elements * _dtype(entry).itemsize
             alone = not staged and entry.group < 0 and nbytes >= DIRECT_BYTES
             full = entry.group < 0 and held + nbytes > bucket_bytes
-            own = alone or (entry.group < 0 and nbytes >= STAGED_BYTES)
+            own = alone or (entry.group < 0 and nbytes > self._part_bytes)
             if bucket and (own or full or not self._alike(bucket[-1], index)):
                 self._add_bucket(bucket)
                 bucket, held = [], 0
@@ -203,17 +207,17 @@ class GradientPlan:
 
     def _add_direct(self, index: int, nbytes: int) -> None:
         entry = self.entries[index]
-        parts = -(-nbytes // PIECE_BYTES)
+        parts = -(-nbytes // self._part_bytes)
         step = -(-entry.elements // parts)
         for start in range(0, entry.elements, step):
             self._places[index].append(len(self._pieces))
             self._pieces.append(_Piece([index], start=start, stop=min(start + step, entry.elements)))
 
     def _add_staged(self, index: int, nbytes: int) -> None:
-        """A large gradient that is packed: in parts, of which one is on the wire while the next is combined."""
+        """A large gradient that is packed, in parts as well."""
         buffer = np.zeros(self.entries[index].elements, _dtype(self.entries[index]))
         self._views[index] = buffer
-        step = -(-buffer.size // -(-nbytes // STAGED_BYTES))
+        step = -(-buffer.size // -(-nbytes // self._part_bytes))
         for start in range(0, buffer.size, step):
             part = buffer[start : start + step]
             self._places[index].append(len(self._pieces))

@@ -19,8 +19,12 @@ __all__ = ["ProcessSet", "SetRuntime", "global_process_set"]
 class SetRuntime:
     """A set's communicators and engine, on a rank that belongs to it. Collective over the set to make."""
 
-    def __init__(self, transport: Transport, members: tuple[int, ...], label: str, fusion_bytes: int) -> None:
+    def __init__(
+        self, transport: Transport, members: tuple[int, ...], label: str, fusion_bytes: int, nodes: int
+    ) -> None:
+        """`nodes` is on how many of them the members are."""
         self.transport = transport
+        self.nodes = nodes
         self.members = members
         self.label = label
         self.fusion_bytes = fusion_bytes

@@ -17,6 +17,7 @@ phase; where neighbours cannot read each other's memory, every rank counts as a 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import warnings
@@ -34,7 +35,7 @@ from farandole.comm.transport import AnyArray, Request, Transport
 from farandole.comm.waiting import Subject, wait_until
 from farandole.observe import timeline
 
-__all__ = ["Layout", "TwoLevel", "communication_track", "fallbacks", "note_fallback"]
+__all__ = ["Layout", "TwoLevel", "communication_track", "fallbacks", "node_cores", "note_fallback"]
 
 CHUNK_BYTES = 512 * 1024
 # Slices begin at multiples of this many elements, so that vector loads stay aligned.
@@ -84,6 +85,12 @@ class Layout:
         leader = node.broadcast_object(transport.rank, 0)
         leaders = transport.allgather_object(leader)
         return cls(tuple(tuple(np.flatnonzero(np.array(leaders) == n).tolist()) for n in sorted(set(leaders))))
+
+
+def node_cores(node: Transport) -> int:
+    """Cores the node's ranks may use, each of them or all together. Collective."""
+    cores: set[int] = set().union(*node.allgather_object(os.sched_getaffinity(0)))
+    return len(cores)
 
 
 def communication_track() -> str:

@@ -29,7 +29,7 @@ from farandole.comm.clocks import clock_offset_ns
 from farandole.comm.engine import Engine
 from farandole.comm.plan import GradientPlan
 from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
-from farandole.comm.reduce import Layout, fallbacks
+from farandole.comm.reduce import Layout, fallbacks, node_cores
 from farandole.comm.transport import Transport
 from farandole.comm.watchdog import StallSettings, Watchdog, alive
 from farandole.errors import (
@@ -118,7 +118,7 @@ class World:
         self.next_set = 0
         self.fusion_bytes = _setting("FUSION_THRESHOLD", _DEFAULT_FUSION_BYTES)
         self.record: dict[str, Any] = {"allocator": tune_allocator()}
-        waiting.set_spinning(self.local_size <= len(os.sched_getaffinity(0)))
+        waiting.set_spinning(self.local_size <= node_cores(node))
         neighbours = self._neighbours(node)
         node.free()
         self.watchdog = Watchdog(
@@ -153,7 +153,8 @@ class World:
         if self.rank in ranks:
             transport = self.transport.subset(ranks)
             label = "" if set_id == 0 else f"set {set_id}: "
-            runtime = SetRuntime(transport, tuple(ranks), label, self.fusion_bytes)
+            nodes = sum(not set(ranks).isdisjoint(node) for node in self.layout.nodes)
+            runtime = SetRuntime(transport, tuple(ranks), label, self.fusion_bytes, nodes)
             if set_id == 0:
                 self._allow_joining(runtime.engine)
         process_set.attach(set_id, ranks, self.rank, runtime)
