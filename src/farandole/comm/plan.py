@@ -245,8 +245,10 @@ class GradientPlan:
     def _open_window(self) -> None:
         """Results of the largest gradients go to memory the node's ranks share, where there is room for it."""
         sizes = {i: entry.elements * _dtype(entry).itemsize for i, entry in enumerate(self.entries)}
-        goes = self._two_level.table.for_result
-        direct = [i for i, view in enumerate(self._views) if view is None and goes(sizes[i]) == "window"]
+        goes, neighbours = self._two_level.table.for_result, self._two_level.node.size
+        direct = [
+            i for i, view in enumerate(self._views) if view is None and goes(sizes[i], neighbours) == "window"
+        ]
         if self._two_level.kind != "direct" or not direct:
             return
         try:
