@@ -18,7 +18,6 @@ import ctypes
 import errno
 import os
 import secrets
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -188,10 +187,14 @@ class DirectExchange:
         _read_memory(self._pids[rank], self.board.get(SOURCE, slot, rank) + offset, scratch)
         return scratch
 
-    def why_unreadable(self, rank: int) -> Exception:
-        """The error to raise when a neighbour's memory could not be read."""
+    def why_unreadable(self, slot: int, rank: int) -> Exception:
+        """The error to raise when a neighbour's memory could not be read: what a second attempt says."""
         pid = self._pids[rank]
-        return _unreadable(pid, errno.EFAULT if Path(f"/proc/{pid}").exists() else errno.ESRCH)
+        try:
+            _read_memory(pid, self.board.get(SOURCE, slot, rank), np.zeros(1, np.uint8))
+        except (OSError, RankFailedError) as error:
+            return error
+        return _unreadable(pid, errno.EFAULT)
 
     def publish(self, slot: int, sequence: int, result: AnyArray, start: int, stop: int) -> None:
         self.board.mark(REDUCED, slot, sequence)

@@ -333,7 +333,7 @@ class TwoLevel:
         scratch = self._compiled_scratch(source.dtype)
         failed = sum_slices(exchange.others, addresses, result[start:stop], scratch, how, stream=stream)
         if failed is not None:
-            raise exchange.why_unreadable(failed)
+            raise exchange.why_unreadable(slot, failed)
 
     def _compiled_scratch(self, dtype: np.dtype[Any]) -> Scratch:
         cache: dict[Any, Scratch] = self._scratch.__dict__
