@@ -22,7 +22,7 @@ help: ## list these targets
 demo: $(READY) ## train a model on 1 and on 2 ranks and compare
 	$(BIN)/python examples/demo.py
 
-test: lint $(OTHER_MPIS_READY) ## lint, then every test except the soak (under 15 minutes on 2 cores)
+test: lint $(OTHER_MPIS_READY) ## lint, then every test except the soak (19 minutes beside other work on 2 cores)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15
 	@for mpi in $(OTHER_MPIS); do \
 	  echo "On $$mpi:"; .venv-$$mpi/bin/python -m pytest -m "not soak" $(ON_EVERY_MPI) || exit 1; \
