@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import farandole.torch as hvd
-from bench import allreduce, gradients, idle, training
+from bench import allreduce, gradients, hosts, idle, parameter_server, training
 from bench.cases import Case, Measured
 from bench.contest import Ranks
 
@@ -19,7 +19,9 @@ __all__ = ["MEASURES"]
 MEASURES: dict[str, Callable[..., list[Case]]] = {
     "allreduce": allreduce.measure,
     "gradients": gradients.measure,
+    "hosts": hosts.measure,
     "idle": idle.measure,
+    "parameter_server": parameter_server.measure,
     "steps": training.measure,
     "timeline": training.measure_timeline,
 }

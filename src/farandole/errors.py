@@ -1,10 +1,12 @@
 """What users can get wrong, by name."""
 
 __all__ = [
+    "CommitError",
     "DataError",
     "EngineStopped",
     "FarandoleError",
     "HorovodInternalError",
+    "HostsChangedError",
     "LaunchError",
     "MismatchError",
     "NotInitializedError",
@@ -62,3 +64,11 @@ class LaunchError(FarandoleError):
 
 class DataError(FarandoleError):
     """A file whose content is not what was expected."""
+
+
+class CommitError(FarandoleError):
+    """A commit of an elastic run that cannot be written, or not be used."""
+
+
+class HostsChangedError(FarandoleError):
+    """The hosts of a running job have changed: it goes on only by being started again."""

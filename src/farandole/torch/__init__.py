@@ -22,6 +22,7 @@ from farandole.comm.collectives import (
     Sum,
     allgather_object,
     broadcast_object,
+    join,
 )
 from farandole.comm.probes import (
     ccl_built,
@@ -55,6 +56,7 @@ from farandole.comm.world import (
     stop_timeline,
 )
 from farandole.errors import HorovodInternalError
+from farandole.torch import elastic
 from farandole.torch import kernels as _kernels
 from farandole.torch.compression import Compression
 from farandole.torch.functions import (
@@ -138,6 +140,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "describe",
+    "elastic",
     "gather",
     "gather_async",
     "get_process_set",
@@ -155,6 +158,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
