@@ -18,6 +18,7 @@ from farandole.data.command import add_data
 from farandole.errors import FarandoleError, SettingsError
 from farandole.study.comm.command import add_bench
 from farandole.study.command import add_study
+from farandole.train.command import add_run
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -30,6 +31,7 @@ examples:
   farandole launch -n 4 -- python train.py          four ranks on this machine
   farandole launch -H a:2,b:2 -- python train.py    two on each of two hosts
   farandole launch -n 2 --timeline trace.json -- python train.py
+  farandole run nt3 -n 2                            train a CANDLE benchmark, from files to accuracy
   farandole data make nt3 --out data                files to train on
 """
 
@@ -188,4 +190,4 @@ def _merge_timeline(options: argparse.Namespace) -> int:
     return 0
 
 
-_VERBS = (_add_launch, _add_doctor, _add_timeline, add_data, add_study, add_bench)
+_VERBS = (_add_launch, add_run, _add_doctor, _add_timeline, add_data, add_study, add_bench)

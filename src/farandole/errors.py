@@ -14,6 +14,7 @@ __all__ = [
     "RankFailedError",
     "SettingsError",
     "StalledError",
+    "TrainingError",
     "WorldMismatchError",
 ]
 
@@ -64,6 +65,10 @@ class LaunchError(FarandoleError):
 
 class DataError(FarandoleError):
     """A file whose content is not what was expected."""
+
+
+class TrainingError(FarandoleError):
+    """A training that cannot go on: its loss is no number, or its ranks have come apart."""
 
 
 class CommitError(FarandoleError):

@@ -24,6 +24,7 @@ from farandole.data.layout import NA, ReadOptions
 from farandole.data.reading import PlainFile, progress, read, shard_bounds
 from farandole.data.text import open_text
 from farandole.errors import SettingsError
+from farandole.observe.phases import phase
 
 __all__ = ["Matrix", "read_matrix"]
 
@@ -78,12 +79,13 @@ def read_matrix(
         raise SettingsError(f"across={across!r}: use one of {', '.join(_ACROSS)}")
     source = Path(os.fspath(path))
     part = _part(shard)
-    if part is None and _is_shared(together):
-        from farandole.data.together import read_together
+    with phase("load"):
+        if part is None and _is_shared(together):
+            from farandole.data.together import read_together
 
-        stored = read_together(source, options, cache, across)
-    else:
-        stored = _read_alone(source, options, cache, part)
+            stored = read_together(source, options, cache, across)
+        else:
+            stored = _read_alone(source, options, cache, part)
     return Matrix(stored.values, stored.names, dict(zip(options.columns, stored.columns)))
 
 

@@ -36,21 +36,21 @@ __all__ = ["launch"]
 _WORKER = Path(__file__).with_name("start_worker.py")
 
 
-def launch(settings: LaunchSettings) -> int:
-    """Run a job to its end; the exit code to pass on."""
-    return _Launch(settings).run()
+def launch(settings: LaunchSettings, sink: OutputSink | None = None) -> int:
+    """Run a job to its end; the exit code to pass on. The ranks' output goes to `sink`, where one is given."""
+    return _Launch(settings, sink).run()
 
 
 class _Launch:
-    def __init__(self, settings: LaunchSettings) -> None:
+    def __init__(self, settings: LaunchSettings, sink: OutputSink | None) -> None:
         self._settings = settings
         self._environment = _job_environment(os.environ)
         self._command = _runnable(settings, self._environment)
         self._mpiexec = require_mpiexec(settings.ranks) if settings.needs_mpiexec else None
         self._files = None if settings.output_dir is None else Files(settings.output_dir, settings.ranks)
-        self._sink: OutputSink = self._files or Terminal()
-        # One rank alone, unless its output goes to files, has the terminal to itself.
-        self._capture = settings.needs_mpiexec or self._files is not None
+        self._sink: OutputSink = sink or self._files or Terminal()
+        # One rank alone, unless its output goes elsewhere, has the terminal to itself.
+        self._capture = settings.needs_mpiexec or not isinstance(self._sink, Terminal)
         self._restarts = Restarts(settings)
 
     def run(self) -> int:

@@ -53,6 +53,8 @@ class LaunchSettings:
     """Where elastic runs keep their commits; None with restarts makes a folder here, for this job alone."""
     verbose: bool = False
     """Say what is started and how it ended."""
+    repeat: str = ""
+    """What starts this job again, where that is another command than `farandole launch`."""
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -123,6 +125,8 @@ class LaunchSettings:
 
     def command_line(self) -> str:
         """The command that starts this job again."""
+        if self.repeat:
+            return self.repeat
         options = ["-n", str(self.ranks)]
         if self.hosts and self.hostfile is None:
             options += ["--hosts", as_option(self.hosts)]

@@ -20,8 +20,8 @@ from farandole.data.candle.files import BENCHMARKS, PRESETS, benchmark, find
 from farandole.data.loaders import LOADERS, VARIANTS, installed
 from farandole.data.make import make
 from farandole.errors import SettingsError
+from farandole.observe.environment import environment
 from farandole.study.compiling import compile_seconds
-from farandole.study.environment import environment
 from farandole.study.nursery import Nursery, loader_of
 from farandole.study.ranks import measure_on_ranks
 from farandole.study.record import Record
@@ -122,7 +122,7 @@ class Unit:
 def run(study: LoaderStudy) -> dict[str, Any]:
     """Measure what is asked for and not yet known; all results, which are in `out`/loaders.json as well."""
     sources = [source for name in study.benchmarks for source in _sources(study, name)]
-    record = Record(study.out / "loaders.json", environment=environment())
+    record = Record(study.out / "loaders.json", environment=environment("pandas", "dask", "polars", "pyarrow"))
     record.set(loaders={name: installed(name) for name in study.loaders})
     units = _units(study, sources)
     if "fast" in study.loaders and installed("fast") and (study.force or record.get("compile_s") is None):

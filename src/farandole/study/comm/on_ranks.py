@@ -16,12 +16,12 @@ from typing import Any
 import farandole
 from farandole.comm import mpi
 from farandole.comm.world import current
+from farandole.observe.environment import environment
 from farandole.study.comm.results import KIND, SCHEMA, figures, fits, write
 from farandole.study.comm.scopes import known_cuts, scopes
 from farandole.study.comm.settings import CommSettings, size_text
 from farandole.study.comm.turns import take_turns
 from farandole.study.comm.ways import DTYPE, Group, elements, ways
-from farandole.study.environment import environment
 
 __all__ = ["measure"]
 

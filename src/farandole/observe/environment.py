@@ -1,4 +1,4 @@
-"""What a study's figures were measured on."""
+"""What figures were measured on."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 
 __all__ = ["environment"]
 
-_PACKAGES = ("farandole", "numpy", "numba", "pandas", "dask", "polars", "pyarrow", "mpi4py")
+_PACKAGES = ("farandole", "numpy", "numba", "mpi4py")
 
 
-def environment() -> dict[str, Any]:
+def environment(*packages: str) -> dict[str, Any]:
+    """The machine, the system, and the versions of what every run needs and of `packages`."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: _version(name) for name in (*_PACKAGES, *packages)},
         "load_average": [round(load, 2) for load in os.getloadavg()],
     }
 

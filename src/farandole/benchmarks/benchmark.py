@@ -1,0 +1,39 @@
+"""What a benchmark consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farandole.benchmarks.parameters import Parameters
+from farandole.benchmarks.samples import TrainingData
+
+__all__ = ["Benchmark"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Benchmark:
+    """Data, model and metrics, and how the papers parallelise it."""
+
+    name: str
+    title: str
+    parameters: type[Parameters]
+    presets: Mapping[str, Mapping[str, Any]]
+    """What each preset changes of the parameters' defaults."""
+    load: Callable[[Path, Any], TrainingData]
+    """From the files in a folder. Collective where farandole runs on several ranks."""
+    build: Callable[[Any, TrainingData], Any]
+    """The Keras model, not compiled."""
+    loss: Callable[[Any], str]
+    metrics: Callable[[Any, TrainingData], list[Any]]
+    """Keras metrics whose states are sums, so that those of several ranks can be added up."""
+    watched: str
+    """The metric by which runs are compared; larger is better."""
+    parallel: str
+    """What ranks divide: `epochs`, or the `steps` of each."""
+    lr_scaling: str
+    """How the rate follows the number of ranks."""
+    enough_epochs: int
+    """Below this many epochs a rank the papers found the result to suffer."""

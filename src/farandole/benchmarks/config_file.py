@@ -1,0 +1,130 @@
+"""CANDLE's config files: INI sections whose values are Python literals.
+
+    [Global_Params]
+    conv = [128, 20, 1, 128, 10, 1]
+    optimizer = 'sgd'
+
+All sections are merged. Values are read as literals and never evaluated. Names that mean nothing here are accepted,
+because CANDLE's own files have them: some in any case, others only with the value that switches them off.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from farandole.errors import SettingsError
+
+__all__ = ["ALIASES", "literal", "read_config_file", "translated"]
+
+ALIASES = {
+    "drop": "dropout",
+    "validation_split": "val_split",
+    "save_path": "output_dir",
+    "base_lr": "learning_rate",
+    "model_file": "config_file",
+}
+"""Older names of the same things."""
+
+WITHOUT_EFFECT = frozenset(
+    [
+        "data_url",
+        "data_type",
+        "experiment_id",
+        "home_dir",
+        "logfile",
+        "metrics",
+        "model_name",
+        "one_hot_dtrep",
+        "profiling",
+        "run_id",
+        "solr_root",
+        "test_data",
+        "train_data",
+        "use_cp",
+        "use_tb",
+        "verbose",
+        "workers",
+        "gpus",
+        "ckpt_checksum",
+        "restart",
+        "label_noise",
+        "feature_col",
+        "feature_threshold",
+        "std_dev",
+        "classes",
+        "datatype",
+        "category_cutoffs",
+    ]
+)
+"""Of CANDLE's own machinery, or fixed by the files."""
+
+OFF = {
+    "add_noise": (False,),
+    "alpha_dropout": (False, 0),
+    "batch_normalization": (False,),
+    "cell_noise_sigma": (0,),
+    "noise_correlated": (False,),
+    "noise_factor": (0,),
+    "noise_gaussian": (False,),
+    "residual": (False,),
+    "scramble": (False,),
+    "tb": (False,),
+    "tsne": (False,),
+    "use_landmark_genes": (False,),
+    "warmup_lr": (False,),
+    "cp": (False,),
+    "train_bool": (True,),
+    "eval_bool": (True,),
+}
+"""What exists in CANDLE and not here, with the values that do without it."""
+
+
+def read_config_file(path: str | Path, known: Iterable[str]) -> dict[str, Any]:
+    """The values of a config file, under the names in `known`."""
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            parser.read_file(file)
+    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        raise SettingsError(f"{path} is no config file: {error}") from None
+    values = {
+        name: literal(text, f"{path}: [{section}] {name}")
+        for section in parser.sections()
+        for name, text in parser.items(section)
+    }
+    return translated(values, known, str(path))
+
+
+def translated(values: Mapping[str, Any], known: Iterable[str], source: str) -> dict[str, Any]:
+    """Older names replaced, names without effect left out; others than those in `known` are errors."""
+    known = set(known)
+    result: dict[str, Any] = {}
+    for given, value in values.items():
+        name = given if given in known else ALIASES.get(given, given)
+        if name in known:
+            if given == "base_lr" and value is None:
+                continue
+            result[name] = value
+        elif name in OFF:
+            if value not in OFF[name]:
+                raise SettingsError(
+                    f"{source}: {given}={value!r} is a feature of CANDLE that is not there; leave it out, or set it to "
+                    f"{OFF[name][0]!r}"
+                )
+        elif name not in WITHOUT_EFFECT:
+            raise SettingsError(f"{source}: unknown name {given!r}; known: {', '.join(sorted(known))}")
+    return result
+
+
+def literal(text: str, what: str) -> Any:
+    """A Python literal: a number, a quoted text, a list, True, False or None."""
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise SettingsError(
+            f"{what} = {text!r} is no literal; expected e.g. 20, 0.001, 'relu', [200, 20], True or None"
+        ) from None

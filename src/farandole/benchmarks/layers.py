@@ -1,0 +1,123 @@
+"""Layers and initializers the benchmarks use and Keras 3 does not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from farandole.errors import SettingsError
+
+__all__ = ["Conv1D", "Latent", "LocallyConnected1D", "initializer"]
+
+
+def initializer(name: str) -> Any:
+    """A new one for each layer, by its name in CANDLE; `normal` is N(0, 0.05)."""
+    if name == "normal":
+        return keras.initializers.RandomNormal(0.0, 0.05)
+    try:
+        return keras.initializers.get(name)
+    except ValueError:
+        raise SettingsError(
+            f"initialization={name!r} is unknown; known: normal, and Keras' own, e.g. glorot_uniform, he_normal"
+        ) from None
+
+
+@keras.saving.register_keras_serializable("farandole")
+class Conv1D(keras.layers.Conv1D):
+    """Keras' own, without padding; on torch in two dimensions, one of length 1, which is the faster kernel there."""
+
+    def call(self, inputs: Any) -> Any:
+        if keras.backend.backend() != "torch":
+            return super().call(inputs)
+        from torch.nn import functional
+
+        batch, length, channels = inputs.shape
+        # reshape, not unsqueeze: torch must not take a single channel for the channels-last layout.
+        image = inputs.transpose(1, 2).reshape(batch, channels, 1, length)
+        kernel = self.kernel.value.permute(2, 1, 0).unsqueeze(2).contiguous()
+        found = functional.conv2d(image, kernel, self.bias.value, stride=(1, self.strides[0]))
+        return self.activation(found.squeeze(2).transpose(1, 2))
+
+
+@keras.saving.register_keras_serializable("farandole")
+class LocallyConnected1D(keras.layers.Layer):
+    """A convolution whose weights differ from place to place: (batch, length, channels) -> (batch, places, filters)."""
+
+    def __init__(
+        self,
+        filters: int,
+        width: int,
+        stride: int,
+        activation: Any = None,
+        kernel_initializer: Any = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.filters, self.width, self.stride = filters, width, stride
+        self.activation = keras.activations.get(activation)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer or "glorot_uniform")
+
+    def build(self, input_shape: Any) -> None:
+        _, length, channels = input_shape
+        places = self._places(length)
+        self.kernel = self.add_weight(
+            shape=(places, self.width * channels, self.filters),
+            initializer=self.kernel_initializer,
+            name="kernel",
+        )
+        self.bias = self.add_weight(shape=(places, self.filters), initializer="zeros", name="bias")
+        # Which values each place looks at: (places * width,)
+        self._looks_at = (np.arange(places)[:, None] * self.stride + np.arange(self.width)).reshape(-1)
+
+    def call(self, inputs: Any) -> Any:
+        places = self.kernel.shape[0]
+        patches = ops.take(inputs, self._looks_at, axis=1)
+        patches = ops.reshape(patches, (-1, places, self.kernel.shape[1]))
+        return self.activation(ops.einsum("npk,pkf->npf", patches, self.kernel) + self.bias)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return (input_shape[0], self._places(input_shape[1]), self.filters)
+
+    def _places(self, length: int) -> int:
+        return int((length - self.width) // self.stride + 1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "width": self.width,
+            "stride": self.stride,
+            "activation": keras.activations.serialize(self.activation),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+
+@keras.saving.register_keras_serializable("farandole")
+class Latent(keras.layers.Layer):
+    """A variational autoencoder's latent values, drawn around their mean while training, and what drawing costs.
+
+    The loss it adds is the distance from N(0, 1), divided by the number of the autoencoder's inputs.
+    """
+
+    def __init__(self, inputs: int, deviation: float = 1.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.inputs, self.deviation = inputs, deviation
+        self.seed_generator = keras.random.SeedGenerator()
+
+    def call(self, mean_and_log_variance: Any, training: bool = False) -> Any:
+        mean, log_variance = mean_and_log_variance
+        distance = -0.5 * ops.sum(1 + log_variance - ops.square(mean) - ops.exp(log_variance), axis=-1)
+        self.add_loss(ops.mean(distance) / self.inputs)
+        if not training:
+            return mean
+        noise = keras.random.normal(ops.shape(mean), stddev=self.deviation, seed=self.seed_generator)
+        return mean + ops.exp(log_variance / 2) * noise
+
+    def compute_output_shape(self, shapes: Any) -> Any:
+        return shapes[0]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "inputs": self.inputs, "deviation": self.deviation}

@@ -1,0 +1,124 @@
+"""Hyper-parameters of the benchmarks, under the names CANDLE's users know.
+
+A benchmark's class derives from `Parameters` and adds its own. Values come from presets, config files (`config_file.py`)
+and command lines, each over the one before; `parameters_from` puts them into the types the fields have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from farandole.errors import SettingsError
+
+__all__ = ["Parameters", "converted", "kinds", "option", "parameters_from"]
+
+OPTIMIZERS = ("sgd", "rmsprop", "adam", "adagrad", "adadelta", "adamax", "nadam", "lars")
+
+Known = TypeVar("Known", bound="Parameters")
+
+
+def option(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
+    """A field with what `--help` says of it."""
+    return dataclasses.field(default=default, metadata={"help": text, "choices": choices})
+
+
+@dataclass(kw_only=True, slots=True)
+class Parameters:
+    """What every benchmark has."""
+
+    epochs: int = option(1, "passes over the training data, of one rank alone")
+    batch_size: int = option(100, "samples a rank takes in a step")
+    learning_rate: float | None = option(None, "of one rank alone; None: the optimizer's own")
+    optimizer: str = option("sgd", "which", OPTIMIZERS)
+    loss: str = option("mse", "a Keras loss by name")
+    dense: tuple[int, ...] = option((), "widths of the dense layers")
+    activation: str = option("relu", "of the hidden layers")
+    out_activation: str = option("linear", "of the last layer")
+    dropout: float = option(0.0, "fraction of units dropped after a dense layer")
+    initialization: str = option("glorot_uniform", "of the weights; normal: N(0, 0.05)")
+    scaling: str = option("maxabs", "of the features", ("maxabs", "minmax", "std", "none"))
+    feature_subsample: int = option(0, "train on this many features, drawn at random; 0: on all")
+    shuffle: bool = option(True, "another order of the samples in every epoch")
+    rng_seed: int = option(2017, "of initial weights, orders and dropout")
+    reduce_lr: bool = option(
+        False, "divide the rate by 10 when the validation loss has stood still for 10 epochs"
+    )
+    train_steps: int = option(0, "at most this many steps in an epoch; 0: all")
+    val_steps: int = option(0, "at most this many batches of validation on a rank; 0: all")
+    test_steps: int = option(0, "at most this many batches of test on a rank; 0: all")
+    timeout: int = option(-1, "end training with the epoch in which this many seconds have passed; -1: never")
+
+    def __post_init__(self) -> None:
+        self._at_least(1, "epochs", "batch_size")
+        self._at_least(0, "feature_subsample", "train_steps", "val_steps", "test_steps", "rng_seed")
+        if any(width < 1 for width in self.dense):
+            raise SettingsError(f"dense={list(self.dense)}: expected widths of 1 or more, e.g. [200, 20]")
+        if not 0 <= self.dropout < 1:
+            raise SettingsError(f"dropout={self.dropout}: expected a fraction from 0 to below 1, e.g. 0.1")
+        if self.learning_rate is not None and self.learning_rate <= 0:
+            raise SettingsError(f"learning_rate={self.learning_rate}: expected a number above 0, e.g. 0.001")
+        for name, kind in _fields(type(self)).items():
+            choices, value = kind.metadata.get("choices"), getattr(self, name)
+            if choices and value not in choices:
+                raise SettingsError(f"{name}={value!r} is unknown. Use one of {', '.join(choices)}.")
+
+    def _at_least(self, least: int, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < least:
+                raise SettingsError(f"{name}={getattr(self, name)}: expected {least} or more")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: _plain(getattr(self, name)) for name in _fields(type(self))}
+
+
+def _fields(cls: type[Parameters]) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(cls)}
+
+
+def kinds(cls: type[Any]) -> dict[str, Any]:
+    """The type of each field."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def parameters_from(cls: type[Known], values: Mapping[str, Any]) -> Known:
+    """Of class `cls`, with defaults for what `values` does not name; an unknown name lists the known ones."""
+    known = kinds(cls)
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise SettingsError(
+            f"unknown hyper-parameter {', '.join(map(repr, unknown))}; known: {', '.join(sorted(known))}"
+        )
+    return cls(**{name: converted(name, known[name], value) for name, value in values.items()})
+
+
+def converted(name: str, kind: Any, value: Any) -> Any:
+    """A literal in the type of its field; an error that says what was expected."""
+    parts = typing.get_args(kind)
+    if type(None) in parts:
+        if value is None:
+            return None
+        kind = next(part for part in parts if part is not type(None))
+    if typing.get_origin(kind) is tuple:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(converted(name, typing.get_args(kind)[0], item) for item in items)
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is int and type(value) is float and value.is_integer():
+        return int(value)
+    if kind is bool and value in (0, 1):
+        return bool(value)
+    if not isinstance(value, kind) or (type(value) is bool) != (kind is bool):
+        raise SettingsError(f"{name}={value!r}: expected {_WORDS.get(kind, kind.__name__)}")
+    return value
+
+
+_WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a name"}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,146 @@
+"""What happens around a run's steps and epochs, on every rank.
+
+Metrics of an epoch are those of all ranks: their states are sums, which are added up. Callbacks that decide by a metric
+therefore decide alike everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from farandole.comm import world
+from farandole.comm.collectives import Sum, allreduce, broadcast_object
+from farandole.errors import TrainingError
+from farandole.optim.scaling import warmup_factor
+from farandole.train.batches import EvaluationBatches, TrainingBatches
+from farandole.train.plan import Plan
+
+__all__ = ["EpochRecord", "Epochs", "StopWhenNotFinite", "Timeout", "WarmUp", "combined_metrics", "evaluated"]
+
+
+def combined_metrics(model: Any) -> dict[str, float]:
+    """The model's metrics over what all ranks have seen since they were reset. Collective."""
+    variables = model.metrics_variables
+    arrays = [np.asarray(keras.ops.convert_to_numpy(v), np.float64) for v in variables]
+    packed = np.concatenate([array.reshape(-1) for array in arrays])
+    total = allreduce(packed, op=Sum, name="metrics")
+    for variable, part in zip(variables, np.split(total, np.cumsum([array.size for array in arrays])[:-1])):
+        variable.assign(part.reshape(variable.shape).astype(variable.dtype))
+    return {name: float(value) for name, value in model.get_metrics_result().items()}
+
+
+def evaluated(model: Any, batches: EvaluationBatches) -> dict[str, float]:
+    """Loss and metrics over the samples of which every rank has a share. Collective."""
+    if len(batches):
+        model.evaluate(batches, verbose=0)
+    else:
+        model.reset_metrics()
+    return combined_metrics(model)
+
+
+@dataclass(slots=True)
+class EpochRecord:
+    """What an epoch has shown, over all ranks."""
+
+    epoch: int
+    """From 1."""
+    seconds: float
+    """On this rank, validation included."""
+    validation_s: float
+    rate: float
+    metrics: dict[str, float]
+    """Of training, and, after `val_`, of validation."""
+
+
+class Epochs(keras.callbacks.Callback):
+    """Draws each epoch's order, validates after it, and keeps a record; the first of all callbacks."""
+
+    def __init__(
+        self, batches: TrainingBatches, validation: EvaluationBatches, told: Callable[[EpochRecord], None]
+    ) -> None:
+        super().__init__()
+        self.records: list[EpochRecord] = []
+        self.batch_s: list[float] = []
+        self._batches, self._validation, self._told = batches, validation, told
+        self._epoch_began = self._batch_began = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._batches.epoch = epoch
+        self._epoch_began = self._batch_began = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        now = time.perf_counter()
+        self.batch_s.append(now - self._batch_began)
+        self._batch_began = now
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        metrics = combined_metrics(self.model)
+        began = time.perf_counter()
+        metrics |= {f"val_{name}": value for name, value in evaluated(self.model, self._validation).items()}
+        now = time.perf_counter()
+        if logs is not None:
+            logs.update(metrics)
+        rate = float(self.model.optimizer.learning_rate)
+        self.records.append(EpochRecord(epoch + 1, now - self._epoch_began, now - began, rate, metrics))
+        self._told(self.records[-1])
+
+
+class StopWhenNotFinite(keras.callbacks.Callback):
+    """Ends the run in the step in which a rank's loss is no number."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self._plan = plan
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        loss = float((logs or {}).get("loss", 0.0))
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"[rank {world.rank()}/{world.size()}] the loss is {loss} in step {batch // self._plan.passes + 1} of epoch "
+                f"{self._epoch + 1}, at a rate of {self._plan.rate:g}. Use a smaller learning_rate, --lr-scaling none or "
+                "sqrt, or --warmup-epochs 1."
+            )
+
+
+class WarmUp(keras.callbacks.Callback):
+    """Raises the rate step by step from that of one rank to that of all."""
+
+    def __init__(self, plan: Plan, epochs: int) -> None:
+        super().__init__()
+        self._plan, self._steps = plan, epochs * plan.steps
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        step = self._epoch * self._plan.steps + batch // self._plan.passes
+        if step <= self._steps:
+            if keras.backend.backend() == "jax":
+                self.model.jax_state_sync()  # the compiled steps keep the variables, the rate among them
+            self.model.optimizer.learning_rate = self._plan.rate * warmup_factor(
+                step, self._steps, self._plan.ranks
+            )
+
+
+class Timeout(keras.callbacks.Callback):
+    """Ends training with the epoch in which rank 0's time is up."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._ends = time.perf_counter() + seconds
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if broadcast_object(time.perf_counter() > self._ends, 0, name="timeout"):
+            self.model.stop_training = True

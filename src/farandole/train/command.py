@@ -1,0 +1,219 @@
+"""`farandole run`: a benchmark from its files to a trained and judged model."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import time
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farandole.benchmarks import NAMES, benchmark
+from farandole.benchmarks.config_file import literal
+from farandole.benchmarks.parameters import kinds
+from farandole.errors import SettingsError
+from farandole.launch.place import find_place
+from farandole.optim.scaling import RULES
+from farandole.train.settings import FRAMEWORKS, PARALLEL, PRESETS, RunSettings
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+
+__all__ = ["add_run"]
+
+_EXAMPLES = """\
+examples:
+  farandole run nt3 -n 2                                two minutes on two cores; the data is made on the fly
+  farandole run p1b2 -n 4 --preset test --parallel steps
+  farandole run nt3 -n 2 --emulate-ranks 48             the accuracy 48 ranks would have
+  farandole run nt3 -n 8 --preset paper --data-dir DIR  the real files, the papers' sizes
+  farandole run nt3 --config_file nt3_default_model.txt --epochs 8 --batch_size 20
+  farandole run --list
+
+Under mpiexec, srun or `farandole launch` it is one of the ranks there are, and -n is left out.
+"""
+_SHORT = {"epochs": "-e", "batch_size": "-z", "learning_rate": "-lr"}
+
+
+def add_run(verbs: Verbs) -> None:
+    verb = verbs.add_parser(
+        "run", help="train a CANDLE benchmark, from files to accuracy",
+        description="Train one of CANDLE's Pilot1 benchmarks and say what each phase cost and how good the model is.",
+        usage="farandole run NAME [-n N] [options] [hyper-parameters]",
+        epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )  # fmt: skip
+    _add_run_options(verb)
+    _add_hyper_parameters(verb.add_argument_group("hyper-parameters, under CANDLE's names (- or _)"))
+    verb.set_defaults(run=_run)
+
+
+def _add_run_options(verb: argparse.ArgumentParser) -> None:
+    add, default = verb.add_argument, argparse.SUPPRESS
+    # fmt: off
+    add("benchmark", nargs="?", metavar="NAME", help=", ".join(NAMES))
+    add("-n", "--ranks", type=int, metavar="N", help="ranks to start here; default: 1")
+    add("--list", action="store_true", help="show the benchmarks and their presets")
+    add("--preset", choices=PRESETS, help="how large; demo: two minutes, test: seconds, paper: as published; default: demo")
+    add("--framework", choices=FRAMEWORKS, help="what Keras computes with; default: torch")
+    add("--data-dir", type=Path, metavar="DIR", help="where the files are; default: out/data/NAME-PRESET")
+    add("--make-data", action="store_true", help="make missing files; demo and test do so anyway")
+    add("--output-dir", "--output_dir", "-s", "--save_path", type=Path, metavar="DIR",
+        help="the run directory; default: out/NAME-TIME")
+    add("--json", action="store_true", help="print run.json alone on standard output")
+    add("--parallel", choices=PARALLEL, help="what ranks divide: epochs, or the steps of each; default: as in the papers")
+    how = verb.add_mutually_exclusive_group()
+    how.add_argument("--strong", dest="work", action="store_const", const="strong", default=default,
+                     help="N ranks do together what one does alone (default)")
+    how.add_argument("--weak", dest="work", action="store_const", const="weak", default=default,
+                     help="each rank does what one does alone")
+    add("--lr-scaling", choices=tuple(RULES), help="how the rate follows the ranks; default: as in the papers")
+    add("--batch-scaling", choices=tuple(RULES), help="how a rank's batch follows the ranks; default: none")
+    add("--warmup-epochs", type=int, metavar="E", help="epochs over which the rate grows from that of one rank")
+    add("--emulate-ranks", type=int, metavar="N", help="train as N ranks would, on the ranks there are")
+    add("--config_file", "--config-file", type=Path, metavar="FILE", help="a config file of CANDLE's")
+    # fmt: on
+
+
+def _add_hyper_parameters(group: Any) -> None:
+    for name, (found, kind, users) in _all_parameters().items():
+        flags = list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
+        short = [_SHORT[name]] if name in _SHORT else []
+        only = "" if len(users) == len(NAMES) else f" ({', '.join(users)})"
+        count = {"nargs": "+"} if _is_list(kind) else {"nargs": "?", "const": "True"} if kind is bool else {}
+        group.add_argument(
+            *short, *flags, dest=f"parameter_{name}", metavar="X", help=found.metadata["help"] + only, **count
+        )
+
+
+def _all_parameters() -> dict[str, tuple[dataclasses.Field[Any], Any, list[str]]]:
+    """Every hyper-parameter with its type and the benchmarks that have it."""
+    found: dict[str, tuple[dataclasses.Field[Any], Any, list[str]]] = {}
+    for name in NAMES:
+        cls = benchmark(name).parameters
+        for field in dataclasses.fields(cls):
+            found.setdefault(field.name, (field, kinds(cls)[field.name], []))[2].append(name)
+    return found
+
+
+def _is_list(kind: Any) -> bool:
+    return any(_is_tuple(part) for part in (kind, *typing.get_args(kind)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    given = vars(options)
+    if given.get("list"):
+        print(_listing())
+        return 0
+    if "benchmark" not in given:
+        raise SettingsError(
+            f"which benchmark? Type e.g. farandole run nt3 -n 2. There are {', '.join(NAMES)}."
+        )
+    settings = RunSettings.from_flat(_values(given))
+    as_rank = _is_rank()
+    if as_rank and "ranks" in given:
+        raise SettingsError(
+            "-n: the ranks are there already, started by mpiexec, srun or `farandole launch`. Leave it out."
+        )
+    folder = settings.output_dir = settings.output_dir or _new_folder(settings.benchmark)
+    stream = sys.stderr if given.get("json") else sys.stdout
+    code = (
+        _as_rank(settings, stream)
+        if as_rank
+        else _on_new_ranks(settings, folder, int(given.get("ranks", 1)), stream)
+    )
+    if code == 0 and _is_first():
+        _show(folder, bool(given.get("json")))
+    return code
+
+
+def _values(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings and hyper-parameters as `RunSettings.from_flat` takes them."""
+    names = {field.name for field in dataclasses.fields(RunSettings)} | {"config_file"}
+    values = {name: value for name, value in given.items() if name in names}
+    known = kinds(benchmark(given["benchmark"]).parameters)
+    for name, text in given.items():
+        if name.startswith("parameter_"):
+            parameter = name.removeprefix("parameter_")
+            values[parameter] = _value(parameter, known.get(parameter), text)
+    return values
+
+
+def _value(name: str, kind: Any, text: Any) -> Any:
+    """What was typed, in its type; names need no quotes."""
+    if isinstance(text, list):
+        item = next(
+            (typing.get_args(part)[0] for part in (kind, *typing.get_args(kind)) if _is_tuple(part)), int
+        )
+        values = [_value(name, item, word) for word in text]
+        return values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    if kind is str:
+        return text
+    return literal(text.capitalize() if kind is bool else text, f"--{name}")
+
+
+def _is_tuple(kind: Any) -> bool:
+    return typing.get_origin(kind) is tuple
+
+
+def _is_rank() -> bool:
+    """Whether this process is one of several, or was started as a rank by `farandole launch`."""
+    return find_place(os.environ).size > 1 or "FARANDOLE_LAUNCHED" in os.environ
+
+
+def _is_first() -> bool:
+    return find_place(os.environ).rank == 0
+
+
+def _new_folder(name: str) -> Path:
+    return Path("out", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+
+
+def _as_rank(settings: RunSettings, stream: Any) -> int:
+    from farandole.train.running import run_as_rank
+
+    return run_as_rank(settings.as_flat(), began=time.perf_counter(), stream=stream)
+
+
+def _on_new_ranks(settings: RunSettings, folder: Path, ranks: int, stream: Any) -> int:
+    from farandole.train.launching import launch_run
+    from farandole.train.running import prepare
+
+    if ranks < 1:
+        raise SettingsError(f"-n {ranks}: how many ranks? Type e.g. -n 2.")
+    prepare(settings, ranks)
+    return launch_run(settings, ranks, folder, stream=stream, repeat=sys.argv[1:])
+
+
+def _show(folder: Path, as_json: bool) -> None:
+    from farandole.train.launching import read_record
+    from farandole.train.table import table
+
+    record = read_record(folder)
+    if as_json:
+        print(json.dumps(record, indent=1))
+        return
+    print(f"\n{table(record)}\n")
+    for kind, name in record["files"].items():
+        if name is not None:
+            print(f"{kind:<10}{folder / name}")
+
+
+def _listing() -> str:
+    from farandole.data.candle.files import BENCHMARKS
+
+    lines: list[str] = []
+    for name in NAMES:
+        known = benchmark(name)
+        lines.append(f"{name}  {known.title}")
+        for preset in PRESETS:
+            size, parameters = BENCHMARKS[name].presets[preset], known.parameters(**known.presets[preset])
+            lines.append(
+                f"  {preset:<6}{size.rows:>10,} rows  {size.features:>7,} features  {parameters.epochs:>4} epochs  batch "
+                f"{parameters.batch_size:<4} {parameters.optimizer}"
+            )
+    return "\n".join(lines)

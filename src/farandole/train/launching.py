@@ -1,0 +1,67 @@
+"""Ranks for a run: started through the launcher, their words sorted, and what they found shown at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from farandole.launch.launcher import launch
+from farandole.launch.settings import LaunchSettings
+from farandole.train.running import LOG, TIMELINE
+from farandole.train.settings import RunSettings
+
+__all__ = ["launch_run", "read_record"]
+
+
+def launch_run(settings: RunSettings, ranks: int, folder: Path, *, stream: TextIO, repeat: list[str]) -> int:
+    """Run on `ranks` new ranks to the end; an exit code. Progress goes to `stream`."""
+    words = [sys.executable, "-m", "farandole.train", json.dumps(settings.as_flat())]
+    job = LaunchSettings(
+        command=words, ranks=ranks, timeline=folder / TIMELINE, repeat=shlex.join(["farandole", *repeat])
+    )
+    return launch(job, _Sorted(stream, folder / LOG))
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    return record
+
+
+class _Sorted:
+    """What rank 0 tells goes to the user as it is and is in the log already; anything else to standard error and there."""
+
+    def __init__(self, stream: TextIO, log: Path) -> None:
+        self._stream, self._log = stream, log
+        self._begun: dict[tuple[int, str], bytes] = {}
+
+    def write(self, rank: int, stream: str, data: bytes) -> None:
+        if (rank, stream) == (0, "stdout"):
+            self._stream.write(data.decode(errors="replace"))
+            self._stream.flush()
+            return
+        *lines, self._begun[rank, stream] = (self._begun.get((rank, stream), b"") + data).split(b"\n")
+        self._print(rank, lines)
+
+    def end(self, rank: int) -> None:
+        for stream in ("stdout", "stderr"):
+            rest = self._begun.pop((rank, stream), b"")
+            self._print(rank, [rest] if rest else [])
+
+    def close(self) -> None:
+        for rank in {rank for rank, _ in self._begun}:
+            self.end(rank)
+
+    def _print(self, rank: int, lines: list[bytes]) -> None:
+        text = "".join(f"[{rank}] {line.decode(errors='replace')}\n" for line in lines)
+        if not text:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        if self._log.parent.is_dir():
+            with self._log.open("a", encoding="utf-8") as file:
+                file.write(text)

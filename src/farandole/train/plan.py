@@ -1,0 +1,141 @@
+"""How N ranks share a training: epochs, steps, batches and rates of each.
+
+`epochs`: every rank passes over all the data in an order of its own, and epochs are divided: the papers' method.
+`steps`: every epoch's steps are divided, each rank takes a part of the data.
+`strong`: together the ranks pass over the data as often as one rank alone. `weak`: each of them does.
+
+A rank's batch stays as it is unless `batch_scaling` says otherwise. With `emulate_ranks` each rank does the batches of
+several ranks one after the other and adds their gradients up before it steps, so that a step is that of all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from farandole.benchmarks import benchmark
+from farandole.errors import SettingsError
+from farandole.optim.epochs import equal_epochs
+from farandole.optim.scaling import RULES, scaled_rate
+from farandole.train.settings import RunSettings
+
+__all__ = ["DEFAULT_RATES", "Plan", "advice", "check_ranks", "make_plan"]
+
+DEFAULT_RATES = {
+    "sgd": 0.01,
+    "rmsprop": 0.001,
+    "adam": 0.001,
+    "adagrad": 0.001,
+    "adadelta": 0.001,
+    "adamax": 0.001,
+    "nadam": 0.001,
+    "lars": 0.01,
+}
+"""Keras' own, where no rate is given; LARS' has none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What every rank does."""
+
+    ranks: int
+    """As how many it trains: those there are, or those emulated."""
+    passes: int
+    """Batches whose gradients a rank adds up before a step: the ranks it stands for."""
+    parallel: str
+    epochs: int
+    """Of every rank; with `steps` an epoch is one pass of all ranks together."""
+    steps: int
+    """Of an epoch."""
+    local_batch: int
+    """Samples of one rank, of those it trains as, in a step."""
+    rate: float
+    """Scaled for `ranks`."""
+    samples_per_epoch: int
+    """Over all ranks it trains as."""
+
+    @property
+    def global_batch(self) -> int:
+        return self.local_batch * self.ranks
+
+
+def check_ranks(settings: RunSettings, size: int) -> None:
+    """Refuse what `size` ranks cannot share, whatever the data; errors name numbers that work."""
+    ranks = _ranks(settings.emulate_ranks, size)
+    _epochs(settings, ranks)
+    if settings.parallel == "epochs" and ranks > 1 and not settings.parameters.shuffle:
+        raise SettingsError(
+            f"shuffle=False with parallel=epochs: all {ranks} ranks would do the same batches in the same order. "
+            "Leave it out, or use parallel=steps."
+        )
+
+
+def make_plan(settings: RunSettings, rows: int, size: int) -> Plan:
+    """For `size` ranks and `rows` samples to train on; errors name numbers that work."""
+    check_ranks(settings, size)
+    parameters, ranks = settings.parameters, _ranks(settings.emulate_ranks, size)
+    batch = int(parameters.batch_size * ranks ** RULES[settings.batch_scaling] + 1e-9)
+    mine = rows if settings.parallel == "epochs" else rows // ranks
+    _check_batch(settings, batch, mine, rows, ranks)
+    longest = rows if settings.parallel == "epochs" else -(-rows // ranks)
+    steps = -(-longest // batch)
+    if parameters.train_steps:
+        steps = min(steps, parameters.train_steps)
+    passed = min(steps * batch * (ranks if settings.parallel == "steps" else 1), rows)
+    return Plan(
+        ranks=ranks,
+        passes=ranks // size,
+        parallel=settings.parallel,
+        epochs=_epochs(settings, ranks),
+        steps=steps,
+        local_batch=batch,
+        rate=scaled_rate(_base_rate(settings), ranks, settings.lr_scaling),
+        samples_per_epoch=passed * (ranks if settings.parallel == "epochs" else 1),
+    )
+
+
+def advice(settings: RunSettings, plan: Plan) -> str | None:
+    """A word of warning where the papers' experience speaks against a plan."""
+    known = benchmark(settings.benchmark)
+    if plan.parallel == "epochs" and plan.ranks > 1 and plan.epochs < known.enough_epochs:
+        most = max(1, settings.parameters.epochs // known.enough_epochs)
+        return (
+            f"{plan.epochs} epochs a rank: below {known.enough_epochs} the papers found {settings.benchmark} to lose "
+            f"accuracy. Use at most {most} ranks, more epochs, or --weak."
+        )
+    return None
+
+
+def _ranks(emulated: int, size: int) -> int:
+    if not emulated:
+        return size
+    if emulated % size:
+        choices = sorted({max(emulated // size, 1) * size, -(-emulated // size) * size})
+        raise SettingsError(
+            f"emulate_ranks={emulated} does not divide over {size} ranks ({emulated} % {size} = {emulated % size}). "
+            f"Use {' or '.join(map(str, choices))}."
+        )
+    return emulated
+
+
+def _epochs(settings: RunSettings, ranks: int) -> int:
+    epochs = settings.parameters.epochs
+    if settings.parallel == "epochs":
+        return epochs if settings.work == "weak" else equal_epochs(epochs, ranks)
+    return epochs * ranks if settings.work == "weak" else epochs
+
+
+def _base_rate(settings: RunSettings) -> float:
+    parameters = settings.parameters
+    return (
+        DEFAULT_RATES[parameters.optimizer] if parameters.learning_rate is None else parameters.learning_rate
+    )
+
+
+def _check_batch(settings: RunSettings, batch: int, mine: int, rows: int, ranks: int) -> None:
+    if batch <= mine:
+        return
+    share = f" over {ranks} ranks is {mine} each" if settings.parallel == "steps" and ranks > 1 else ""
+    scaled = f" (batch_size={settings.parameters.batch_size}, {settings.batch_scaling} for {ranks} ranks)"
+    what = f"a batch of {batch}{scaled if batch != settings.parameters.batch_size else ''}"
+    advice = f"The largest batch that works is {mine}." if mine else f"Use at most {rows} ranks."
+    raise SettingsError(f"{what} does not fit: {rows} training samples{share}. {advice}")

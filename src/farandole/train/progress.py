@@ -1,0 +1,69 @@
+"""What a run says while it goes on: on rank 0, to a stream and to its log."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from farandole.train.plan import Plan
+from farandole.train.settings import RunSettings
+
+if TYPE_CHECKING:
+    from farandole.benchmarks.samples import TrainingData
+    from farandole.train.callbacks import EpochRecord
+
+__all__ = ["Teller"]
+
+
+class Teller:
+    """Silent on ranks other than 0, which get no stream."""
+
+    def __init__(self, stream: TextIO | None, log: Path | None = None) -> None:
+        self._stream, self._log = stream, log
+        self._began = time.perf_counter()
+
+    def say(self, text: str) -> None:
+        if self._stream is None:
+            return
+        print(text, file=self._stream, flush=True)
+        if self._log is not None:
+            with self._log.open("a", encoding="utf-8") as file:
+                file.write(f"{text}\n")
+
+    def plan(
+        self, settings: RunSettings, plan: Plan, data: TrainingData, parameters: int, memory: int
+    ) -> None:
+        real = plan.ranks // plan.passes
+        ranks = f"{real} rank{'s' * (real > 1)}"
+        emulated = f" as {plan.ranks} would" if plan.passes > 1 else ""
+        self.say(
+            f"{settings.benchmark} ({settings.preset}) on {ranks}{emulated}, Keras on {settings.framework}: "
+            f"{parameters:,} parameters, about {memory / 2**20:,.0f} MiB a rank"
+        )
+        self.say(
+            f"{len(data.train):,} samples to train on, {len(data.validation):,} to validate, {len(data.test):,} to test, "
+            f"{data.features:,} features; {data.nbytes / 2**20:,.0f} MiB a node"
+        )
+        self.say(
+            f"{plan.epochs} epochs of {plan.steps} steps each ({settings.parallel} divided, {settings.work} scaling), "
+            f"batches of {plan.local_batch} a rank, {plan.global_batch} in all, rate {plan.rate:g}"
+        )
+        self._began = time.perf_counter()
+
+    def epoch(self, plan: Plan, record: EpochRecord) -> None:
+        digits = len(str(plan.epochs))
+        figures = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
+        left_s = (plan.epochs - record.epoch) * (time.perf_counter() - self._began) / record.epoch
+        speed = plan.samples_per_epoch / max(record.seconds - record.validation_s, 1e-9)
+        self.say(
+            f"epoch {record.epoch:{digits}d}/{plan.epochs}  {figures}  rate {record.rate:g}  {record.seconds:.2f} s  "
+            f"{speed:,.0f} samples/s  {duration(left_s)} left"
+        )
+
+
+def duration(seconds: float) -> str:
+    """For people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,273 @@
+"""A run on one rank: load, preprocess, build, broadcast, train, evaluate, save. All ranks go through it together."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farandole.benchmarks import benchmark
+from farandole.benchmarks.samples import TrainingData
+from farandole.errors import FarandoleError, SettingsError, TrainingError
+from farandole.observe.phases import PhaseTimes, phase, recorded
+from farandole.train.plan import Plan, advice, make_plan
+from farandole.train.progress import Teller
+from farandole.train.settings import RunSettings
+
+__all__ = ["RankFigures", "Result", "run_on_rank"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankFigures:
+    """What one rank has measured of itself."""
+
+    host: str
+    phases_s: dict[str, float]
+    total_s: float
+    epoch_s: list[float]
+    validation_s: list[float]
+    batch_s: list[float]
+    communication: dict[str, float]
+    peak_memory_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What a run has come to; the same on every rank."""
+
+    plan: Plan
+    epochs: list[Any]
+    """An EpochRecord for each."""
+    test: dict[str, float]
+    parameters: int
+    estimated_bytes: int
+    weights_sha256: str
+    ranks: list[RankFigures]
+    notes: list[str]
+
+
+def run_on_rank(settings: RunSettings, teller: Teller, *, began: float, comm: Any = None) -> Result:
+    """Collective: every rank calls it. `began` is when this rank did, by `time.perf_counter()`."""
+    with recorded() as times:
+        _start(settings.framework, comm)
+        times.add("start", time.perf_counter() - began)
+        return _Session(settings, teller, times, began).run()
+
+
+def _start(framework: str, comm: Any) -> None:
+    """Keras with its backend, and the world of ranks."""
+    keras = sys.modules.get("keras")
+    if keras is not None and keras.backend.backend() != framework:
+        raise SettingsError(
+            f"framework={framework}: this process has loaded Keras with {keras.backend.backend()} already. Set "
+            f"KERAS_BACKEND={framework} before Python starts, or use framework={keras.backend.backend()}."
+        )
+    os.environ["KERAS_BACKEND"] = framework
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        import farandole.keras as hvd
+    except ImportError as error:
+        raise SettingsError(
+            f"framework={framework} cannot be loaded: {error}. Type: pip install 'farandole[keras,{framework}]'"
+        ) from error
+    if not hvd.is_initialized():
+        hvd.init(comm)
+
+
+class _Session:
+    def __init__(self, settings: RunSettings, teller: Teller, times: PhaseTimes, began: float) -> None:
+        from farandole.comm import world
+
+        self._settings, self._teller, self._times, self._began = settings, teller, times, began
+        self._known = benchmark(settings.benchmark)
+        self._rank, self._size, self._local_size = world.rank(), world.size(), world.local_size()
+        self._notes: list[str] = []
+        self._estimated_bytes = 0
+
+    def run(self) -> Result:
+        self._on_rank_0(lambda: make_missing_data(self._settings))
+        with phase("preprocess"):
+            data = self._known.load(self._settings.data_folder, self._settings.parameters)
+        plan = make_plan(self._settings, len(data.train), self._size)
+        self._note(advice(self._settings, plan))
+        with phase("build"):
+            model = self._build(data, plan)
+        self._teller.plan(self._settings, plan, data, int(model.count_params()), self._estimated_bytes)
+        with phase("broadcast"):
+            from farandole.keras import broadcast_global_variables
+
+            broadcast_global_variables(0, model)
+        with phase("train"):
+            epochs = self._train(model, data, plan)
+        with phase("evaluate"):
+            test = self._evaluate(model, data, plan)
+        with phase("save"):
+            digest = self._check_weights(model)
+            self._on_rank_0(lambda: self._save(model))
+        return self._result(model, plan, epochs, test, digest)
+
+    def _build(self, data: TrainingData, plan: Plan) -> Any:
+        import keras
+
+        from farandole.train.memory import available_bytes, check_memory, estimated_bytes
+        from farandole.train.optimizer import make_optimizer
+        from farandole.train.seeds import spread_seeds
+
+        parameters = self._settings.parameters
+        # Keras draws the seeds of layers from here. Its own set_random_seed loads every framework that is installed.
+        random.seed(parameters.rng_seed)
+        model = self._known.build(parameters, data)
+        self._estimated_bytes = estimated_bytes(model, parameters.optimizer, plan)
+        check_memory(self._estimated_bytes, available_bytes(), model, self._local_size)
+        spread_seeds(model, self._rank, self._size)
+        try:
+            loss = keras.losses.get(self._known.loss(parameters))
+        except ValueError:
+            raise SettingsError(
+                f"loss={parameters.loss!r} is unknown. Use a Keras loss by name, e.g. mse."
+            ) from None
+        model.compile(
+            make_optimizer(parameters.optimizer, plan), loss, metrics=self._known.metrics(parameters, data)
+        )
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    def _train(self, model: Any, data: TrainingData, plan: Plan) -> Any:
+        import keras
+
+        from farandole.train.batches import TrainingBatches
+        from farandole.train.callbacks import Epochs, StopWhenNotFinite, Timeout, WarmUp
+
+        parameters = self._settings.parameters
+        batches = TrainingBatches(
+            data.train,
+            plan,
+            seed=parameters.rng_seed,
+            shuffle=parameters.shuffle,
+            rank=self._rank,
+            size=self._size,
+        )
+        validation = self._shares(data.validation, plan, parameters.val_steps)
+        epochs = Epochs(batches, validation, lambda record: self._teller.epoch(plan, record))
+        callbacks: list[Any] = [StopWhenNotFinite(plan), epochs]
+        if parameters.reduce_lr:
+            callbacks.append(keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, patience=10, min_delta=1e-4))
+        if self._settings.warmup_epochs:
+            callbacks.append(WarmUp(plan, self._settings.warmup_epochs))
+        if parameters.timeout > 0:
+            callbacks.append(Timeout(parameters.timeout))
+        model.fit(batches, epochs=plan.epochs, shuffle=False, verbose=0, callbacks=callbacks)
+        return epochs
+
+    def _evaluate(self, model: Any, data: TrainingData, plan: Plan) -> dict[str, float]:
+        from farandole.train.callbacks import evaluated
+
+        return evaluated(model, self._shares(data.test, plan, self._settings.parameters.test_steps))
+
+    def _shares(self, samples: Any, plan: Plan, most: int) -> Any:
+        from farandole.train.batches import EvaluationBatches
+
+        return EvaluationBatches(samples, plan.local_batch, rank=self._rank, size=self._size, most=most)
+
+    def _check_weights(self, model: Any) -> str:
+        """Every rank must end with the same ones. Collective."""
+        from farandole.comm.collectives import allgather_object
+
+        digest = hashlib.sha256()
+        for array in model.get_weights():
+            digest.update(np.ascontiguousarray(array).data)
+        found = allgather_object(digest.hexdigest())
+        odd = [rank for rank, theirs in enumerate(found) if theirs != found[0]]
+        if odd:
+            raise TrainingError(
+                f"ranks {odd} end with other weights than rank 0: this is a defect, please report it"
+            )
+        return str(found[0])
+
+    def _save(self, model: Any) -> None:
+        folder = self._settings.output_dir
+        if folder is not None:
+            with _unused_tensorflow():
+                model.save(folder / "model.keras")
+
+    def _result(self, model: Any, plan: Plan, epochs: Any, test: dict[str, float], digest: str) -> Result:
+        from farandole.comm.collectives import allgather_object
+
+        mine = RankFigures(
+            host=socket.gethostname(),
+            phases_s=dict(self._times.seconds),
+            total_s=time.perf_counter() - self._began,
+            epoch_s=[record.seconds for record in epochs.records],
+            validation_s=[record.validation_s for record in epochs.records],
+            batch_s=epochs.batch_s,
+            communication=model.optimizer.communication_statistics(),
+            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        )
+        return Result(
+            plan=plan,
+            epochs=epochs.records,
+            test=test,
+            parameters=int(model.count_params()),
+            estimated_bytes=self._estimated_bytes,
+            weights_sha256=digest,
+            ranks=allgather_object(mine),
+            notes=self._notes,
+        )
+
+    def _note(self, text: str | None) -> None:
+        if text:
+            self._notes.append(text)
+            self._teller.say(f"note: {text}")
+
+    def _on_rank_0(self, action: Callable[[], None]) -> None:
+        """Done by rank 0 while the others wait; its error is raised on all. Collective."""
+        from farandole.comm.collectives import broadcast_object
+
+        error: FarandoleError | None = None
+        if self._rank == 0:
+            try:
+                action()
+            except FarandoleError as raised:
+                error = raised
+        error = broadcast_object(error, 0)
+        if error is not None:
+            raise error
+
+
+@contextlib.contextmanager
+def _unused_tensorflow() -> Iterator[None]:
+    """Where TensorFlow is installed and not in use, Keras loads it to save a model: seconds, and half a gigabyte."""
+    if "tensorflow" in sys.modules:
+        yield
+        return
+    sys.modules["tensorflow"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["tensorflow"]
+
+
+def make_missing_data(settings: RunSettings) -> None:
+    """Files of a preset that makes them, where they are not there."""
+    from farandole.data.candle import find
+    from farandole.data.make import make
+    from farandole.errors import DataError
+
+    folder = settings.data_folder
+    if not settings.makes_data:
+        find(settings.benchmark, folder)
+        return
+    try:
+        find(settings.benchmark, folder)
+    except DataError:
+        make(settings.benchmark, folder, preset=settings.preset, progress=sys.stderr.isatty())

@@ -1,0 +1,126 @@
+"""What `farandole run` is asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farandole.benchmarks import benchmark
+from farandole.benchmarks.config_file import read_config_file, translated
+from farandole.benchmarks.parameters import Parameters, converted, kinds, parameters_from
+from farandole.errors import SettingsError
+from farandole.optim.scaling import RULES
+
+__all__ = ["FRAMEWORKS", "PARALLEL", "PRESETS", "WORK", "RunSettings"]
+
+PRESETS = ("demo", "test", "paper")
+FRAMEWORKS = ("torch", "tensorflow", "jax")
+PARALLEL = ("epochs", "steps")
+WORK = ("strong", "weak")
+
+
+@dataclass(kw_only=True, slots=True)
+class RunSettings:
+    """A run: a benchmark with its hyper-parameters, and how ranks share the work."""
+
+    benchmark: str
+    """nt3, p1b1, p1b2 or p1b3."""
+    preset: str = "demo"
+    """demo: two minutes on a laptop; test: seconds; paper: the papers' sizes."""
+    framework: str = "torch"
+    """What Keras computes with."""
+    data_dir: Path | None = None
+    """The folder of the files; None is one of the preset's own."""
+    make_data: bool = False
+    """Make files that are missing; demo and test do so anyway."""
+    output_dir: Path | None = None
+    """The run directory; None keeps nothing."""
+    parallel: str = ""
+    """What ranks divide: epochs, each with all the data, or the steps of each epoch. Empty: as in the papers."""
+    work: str = "strong"
+    """strong: N ranks do together what one does alone; weak: each of them does."""
+    lr_scaling: str = ""
+    """How the rate follows the number of ranks. Empty: as in the papers."""
+    batch_scaling: str = "none"
+    """How a rank's batch follows the number of ranks."""
+    warmup_epochs: int = 0
+    """Epochs over which the rate grows from that of one rank."""
+    emulate_ranks: int = 0
+    """Train as this many ranks would; 0: as the ranks there are."""
+    parameters: Parameters
+    """The benchmark's hyper-parameters."""
+
+    def __post_init__(self) -> None:
+        known = benchmark(self.benchmark)
+        self.parallel = self.parallel or known.parallel
+        self.lr_scaling = self.lr_scaling or known.lr_scaling
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise SettingsError(
+                    f"{name}={getattr(self, name)!r} is unknown. Use one of {', '.join(choices)}."
+                )
+        for name in ("warmup_epochs", "emulate_ranks"):
+            if getattr(self, name) < 0:
+                raise SettingsError(f"{name}={getattr(self, name)}: expected 0 or more")
+        if self.preset == "paper" and self.data_dir is None and not self.make_data:
+            raise SettingsError(
+                f"preset=paper needs the files of {self.benchmark}: type --data-dir DIR for those you have, or --make-data "
+                "for synthetic ones of the same size."
+            )
+
+    @classmethod
+    def from_flat(cls, given: Mapping[str, Any]) -> RunSettings:
+        """From one dictionary of settings and hyper-parameters, as CANDLE's supervisors pass it.
+
+        A preset's hyper-parameters are overridden by those of `config_file`, and these by the others.
+        """
+        known = benchmark(str(given.get("benchmark", "")))
+        preset = str(given.get("preset", "demo"))
+        if preset not in PRESETS:
+            raise SettingsError(f"preset={preset!r} is unknown. Use one of {', '.join(PRESETS)}.")
+        of_run, of_model = _settings_kinds(), kinds(known.parameters)
+        names = {*of_run, *of_model, "config_file"}
+        values = translated(given, names, "settings")
+        file = values.pop("config_file", None)
+        values = (read_config_file(file, names) if file else {}) | values
+        model = {name: value for name, value in values.items() if name in of_model}
+        run = {
+            name: converted(name, of_run[name], _path(of_run[name], v))
+            for name, v in values.items()
+            if name in of_run
+        }
+        return cls(**run, parameters=parameters_from(known.parameters, dict(known.presets[preset]) | model))
+
+    def as_flat(self) -> dict[str, Any]:
+        """What `from_flat` takes, in plain values."""
+        run = {name: getattr(self, name) for name in _settings_kinds()}
+        return {k: str(v) if isinstance(v, Path) else v for k, v in run.items()} | self.parameters.as_dict()
+
+    @property
+    def makes_data(self) -> bool:
+        return self.make_data or self.preset != "paper"
+
+    @property
+    def data_folder(self) -> Path:
+        return self.data_dir or Path("out", "data", f"{self.benchmark}-{self.preset}")
+
+
+_CHOICES = {
+    "preset": PRESETS,
+    "framework": FRAMEWORKS,
+    "parallel": PARALLEL,
+    "work": WORK,
+    "lr_scaling": tuple(RULES),
+    "batch_scaling": tuple(RULES),
+}
+
+
+def _settings_kinds() -> dict[str, Any]:
+    return {name: kind for name, kind in kinds(RunSettings).items() if name != "parameters"}
+
+
+def _path(kind: Any, value: Any) -> Any:
+    is_path = Path in getattr(kind, "__args__", ())
+    return Path(value) if is_path and isinstance(value, str) else value

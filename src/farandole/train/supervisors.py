@@ -1,0 +1,69 @@
+"""What programs that search hyper-parameters call: CANDLE's supervisors, Optuna, DeepHyper.
+
+    from farandole.candle import nt3
+    parameters = nt3.initialize_parameters(epochs=8)        # a dictionary; defaults, config file, then these
+    history = nt3.run(parameters).history                    # as Keras' own: {"loss": [...], "val_accuracy": [...]}
+    score = nt3.objective({"dropout": 0.2})                  # one number, larger is better
+
+Each runs in the calling process, as one of the ranks there are; on several, all of them call it together.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from farandole.benchmarks import benchmark
+from farandole.train.running import run_here
+from farandole.train.settings import RunSettings
+
+__all__ = ["History", "Supervised", "supervised"]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A run as Keras tells of one: values of each metric, epoch by epoch."""
+
+    history: dict[str, list[float]]
+    record: dict[str, Any]
+    """What `farandole run` writes to run.json."""
+
+
+class Supervised(NamedTuple):
+    """The three functions of a benchmark."""
+
+    initialize_parameters: Callable[..., dict[str, Any]]
+    run: Callable[..., History]
+    objective: Callable[..., float]
+
+
+def supervised(name: str) -> Supervised:
+    """Those of benchmark `name`."""
+
+    def initialize_parameters(default_model: str | Path | None = None, **given: Any) -> dict[str, Any]:
+        """Every setting and hyper-parameter; `default_model` is a config file."""
+        file = {} if default_model is None else {"config_file": str(default_model)}
+        return RunSettings.from_flat({"benchmark": name, **file, **given}).as_flat()
+
+    def run(params: Mapping[str, Any], comm: Any = None) -> History:
+        """Train, and tell how it went. Collective where there are several ranks: every one calls it."""
+        settings = RunSettings.from_flat({**params, "benchmark": name})
+        record = run_here(settings, stream=sys.stderr, comm=comm)
+        names = [
+            key for key in (record["epochs"] or [{}])[0] if key not in ("epoch", "seconds", "validation_s")
+        ]
+        return History({key: [epoch[key] for epoch in record["epochs"]] for key in names}, record)
+
+    def objective(config: Any, comm: Any = None) -> float:
+        """The validation metric by which runs of this benchmark are compared; larger is better.
+
+        `config` has hyper-parameters by name, as a dictionary or, as DeepHyper's jobs do, in `.parameters`.
+        """
+        chosen = getattr(config, "parameters", config)
+        found = run(initialize_parameters(**chosen), comm).record
+        return float(found["final"]["validation"][benchmark(name).watched])
+
+    return Supervised(initialize_parameters, run, objective)

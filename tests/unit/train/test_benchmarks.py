@@ -1,0 +1,103 @@
+"""The benchmarks' models: exactly the published numbers of parameters, and layers that compute what they should.
+
+Asked of a fresh interpreter, which builds the full models without memory for their weights.
+"""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("keras")
+
+SCRIPT = """
+import json, os
+os.environ["KERAS_BACKEND"] = "torch"
+import keras, numpy as np, torch
+from farandole.benchmarks import benchmark
+from farandole.benchmarks.layers import Conv1D, LocallyConnected1D
+from farandole.benchmarks.metrics import R2, Correlation, SignAccuracy
+from farandole.benchmarks.samples import ArraySamples, TrainingData
+
+def parameters(name, features, classes=0, **given):
+    none = ArraySamples((np.empty((0, features)),), None)
+    names = tuple(map(str, range(classes)))
+    data = TrainingData(train=none, validation=none, test=none, features=features, classes=names, nbytes=0)
+    with keras.device("meta"):
+        return benchmark(name).build(benchmark(name).parameters(**given), data).count_params()
+
+conv = dict(conv=(10, 10, 5, 10, 10, 5), pool=(10,))
+found = {
+    "nt3": parameters("nt3", 60483, 2),
+    "p1b1 ae": parameters("p1b1", 60483),
+    "p1b1 vae": parameters("p1b1", 60483, model="vae"),
+    "p1b1 cvae": parameters("p1b1", 60483, 21, model="cvae"),
+    "p1b2": parameters("p1b2", 28204, 10),
+    "p1b3 dense": parameters("p1b3", 29532),
+    "p1b3 conv": parameters("p1b3", 29532, **conv),
+    "p1b3 locally connected": parameters("p1b3", 29532, locally_connected=True, **conv),
+}
+
+rng = np.random.default_rng(0)
+x = rng.normal(size=(3, 41, 2)).astype("float32")
+ours, theirs = Conv1D(4, 5, 2, activation="relu"), keras.layers.Conv1D(4, 5, 2, activation="relu")
+ours.build(x.shape), theirs.build(x.shape)
+theirs.set_weights([w + 0.1 for w in ours.get_weights()])
+ours.set_weights(theirs.get_weights())
+found["convolution"] = float(abs(ours(x) - theirs(x)).max())
+
+local = LocallyConnected1D(4, 5, 2)
+local.build(x.shape)
+kernel, bias = [rng.normal(size=w.shape).astype("float32") for w in local.get_weights()]
+local.set_weights([kernel, bias])
+places = [x[:, 2 * p : 2 * p + 5].reshape(3, -1) @ kernel[p] + bias[p] for p in range(kernel.shape[0])]
+found["locally connected"] = float(abs(np.stack(places, axis=1) - local(x).detach().numpy()).max())
+
+y, p = rng.random((50, 7)).astype("float32"), rng.random((50, 7)).astype("float32")
+for metric in (R2(7), Correlation(), SignAccuracy()):
+    metric.update_state(y[:30] - 0.5, p[:30] - 0.5)
+    metric.update_state(y[30:] - 0.5, p[30:] - 0.5)
+    found[metric.name] = float(metric.result())
+found["expected"] = {
+    "r2": 1 - float(((y - p) ** 2).sum() / ((y - y.mean(axis=0)) ** 2).sum()),
+    "correlation": float(np.corrcoef(y.ravel(), p.ravel())[0, 1]),
+    "accuracy": float(((y > 0.5) == (p > 0.5)).mean()),
+}
+print(json.dumps(found))
+"""
+
+PARAMETERS = {
+    "nt3": 154_922_918,
+    "p1b1 ae": 244_400_085,
+    "p1b1 vae": 244_401_287,
+    "p1b1 cvae": 244_401_287 + 2_600 * 21,
+    "p1b2": 29_540_618,
+    "p1b3 dense": 30_088_701,
+    "p1b3 conv": 1_231,
+    "p1b3 locally connected": 767_831,
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=150)
+    assert run.returncode == 0, run.stderr
+    told: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.mark.parametrize("model", PARAMETERS)
+def test_parameters_as_published(found: dict[str, Any], model: str) -> None:
+    assert found[model] == PARAMETERS[model]
+
+
+@pytest.mark.parametrize("layer", ["convolution", "locally connected"])
+def test_layers_compute_what_they_should(found: dict[str, Any], layer: str) -> None:
+    assert found[layer] < 1e-5
+
+
+@pytest.mark.parametrize("metric", ["r2", "correlation", "accuracy"])
+def test_metrics_over_several_batches(found: dict[str, Any], metric: str) -> None:
+    assert found[metric] == pytest.approx(found["expected"][metric], abs=1e-5)
