@@ -36,7 +36,7 @@ from farandole.comm.transport import AnyArray
 from farandole.errors import PlanMismatchError
 from farandole.observe import timeline
 
-__all__ = ["SPARSE", "Entry", "GradientPlan", "agree"]
+__all__ = ["SPARSE", "Entry", "GradientPlan", "agree", "aligned"]
 
 # What a rank without a gradient for the plan, but with a sparse one, adds to a gradient's count.
 SPARSE = 1 << 16
@@ -203,7 +203,7 @@ class GradientPlan:
 
     def _add_bucket(self, indices: list[int]) -> None:
         counts = [self.entries[i].elements for i in indices]
-        buffer = _aligned(sum(counts), _dtype(self.entries[indices[0]]))
+        buffer = aligned(sum(counts), _dtype(self.entries[indices[0]]))
         at = 0
         for index, count in zip(indices, counts):
             self._views[index] = buffer[at : at + count]
@@ -529,7 +529,7 @@ class GradientPlan:
         self._transport.free()
 
 
-def _aligned(count: int, dtype: np.dtype[Any]) -> AnyArray:
+def aligned(count: int, dtype: np.dtype[Any]) -> AnyArray:
     """Zeros from a cache line on: frameworks take such memory as it is, and copy other memory."""
     memory = np.zeros(count * dtype.itemsize + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
