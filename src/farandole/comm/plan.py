@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -49,6 +50,7 @@ PIECE_BYTES = 32 << 20
 WIRE_BYTES = 8 << 20
 ABANDON_S = 5.0
 CACHE_LINE = 64
+_NUMBER = re.compile(r"_\d+(?=[/_]|$)")
 
 
 class Entry(NamedTuple):
@@ -83,22 +85,27 @@ class _Piece:
     """Where the result goes, in the node's window; None leaves it in `array`."""
 
 
-def agree(mine: Sequence[Entry], of_all: Sequence[Sequence[Entry]], members: Sequence[int]) -> None:
+def agree(of_all: Sequence[Sequence[Entry]], members: Sequence[int]) -> None:
     """Raise on every rank when the ranks' lists differ, naming the first difference."""
     for rank, theirs in zip(members, of_all):
         first = of_all[0]
-        if list(theirs) == list(first):
+        if [_unnumbered(entry) for entry in theirs] == [_unnumbered(entry) for entry in first]:
             continue
         if len(theirs) != len(first):
             raise PlanMismatchError(
                 f"the models differ: rank {members[0]} has {len(first)} parameters, rank {rank} has {len(theirs)}"
                 f"{_extra(first, theirs)}. Build the same model on every rank."
             )
-        index = next(i for i, (a, b) in enumerate(zip(first, theirs)) if a != b)
+        index = next(i for i, (a, b) in enumerate(zip(first, theirs)) if _unnumbered(a) != _unnumbered(b))
         raise PlanMismatchError(
             f"the models differ in parameter {index}: rank {members[0]} has {_tell(first[index])}, "
             f"rank {rank} has {_tell(theirs[index])}. Build the same model on every rank."
         )
+
+
+def _unnumbered(entry: Entry) -> Entry:
+    """Keras numbers the layers of a process (`dense_3/kernel`): a rank may have built another model before."""
+    return entry._replace(name=_NUMBER.sub("", entry.name)) if "/" in entry.name else entry
 
 
 def _tell(entry: Entry) -> str:
