@@ -263,6 +263,6 @@ def test_the_best_model_is_saved_once_by_what_all_ranks_found(hvd):
         if hvd.rank() == 0:
             kept = keras.saving.load_model(str(path))
             assert not hasattr(kept.optimizer, "communication_statistics")
-            assert [int(kept.optimizer.iterations)] == [2 * (1 + int(np.argmin(history["loss"])))]
-    assert np.isclose(best.best, min(history["loss"]))
-    assert len(set(hvd.allgather_object(best.best))) == 1
+            assert int(kept.optimizer.iterations) == 2 * (1 + int(np.argmin(history["loss"])))
+            assert np.isclose(best.best, min(history["loss"]))  # of the averaged losses
+    assert len(set(map(str, hvd.allgather_object(history["loss"])))) == 1
