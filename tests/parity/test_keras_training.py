@@ -90,6 +90,7 @@ def fit(model, x, y, size=1, **options):
 
 def on_root(hvd, function):
     """What plain Keras has trained, computed once for all ranks."""
+    in_float64()
     return hvd.broadcast_object(function() if hvd.rank() == 0 else None)
 
 
