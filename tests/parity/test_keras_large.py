@@ -14,25 +14,34 @@ SCRIPT = """
     import farandole.keras as hvd
     from onrank import result
 
+    def values(model):
+        return [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
+
+    def train(policy, steps):
+        keras.utils.set_random_seed(hvd.rank())
+        keras.mixed_precision.set_global_policy(policy)
+        layers = [keras.layers.Dense(width, activation="tanh") for width in (7000, 600)]
+        model = keras.Sequential([keras.Input((3600,)), *layers, keras.layers.Dense(1)])
+        inner = hvd.DistributedOptimizer(keras.optimizers.SGD(0.001))
+        model.compile(inner, "mse")
+        rng = np.random.default_rng(hvd.rank())
+        x, y = rng.normal(size=(2 * steps, 3600)).astype("float32"), np.ones((2 * steps, 1), "float32")
+        callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+        before = values(model)
+        history = model.fit(x, y, batch_size=2, epochs=1, verbose=0, callbacks=callbacks).history
+        after, found = values(model), inner.communication_statistics()
+        return {
+            "parameters": model.count_params(),
+            "scaled": model.optimizer is not inner,
+            "differ": hvd.check_buffers_match(after),
+            "moved": all(not np.array_equal(a, b) for a, b in zip(before, after)),
+            "loss": history["loss"][-1],
+            "steps": found["steps"],
+            "copied_per_step": found.get("copied_bytes", 0) / found["steps"],
+        }
+
     hvd.init()
-    keras.utils.set_random_seed(hvd.rank())
-    layers = [keras.layers.Dense(width, activation="tanh") for width in (7000, 600)]
-    model = keras.Sequential([keras.Input((3600,)), *layers, keras.layers.Dense(1)])
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.001)), "mse")
-    rng = np.random.default_rng(hvd.rank())
-    x, y = rng.normal(size=(8, 3600)).astype("float32"), np.ones((8, 1), "float32")
-    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-    before = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
-    history = model.fit(x, y, batch_size=2, epochs=1, verbose=0, callbacks=callbacks).history
-    after = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
-    found = model.optimizer.communication_statistics()
-    result({
-        "parameters": model.count_params(),
-        "differ": hvd.check_buffers_match(after),
-        "moved": all(not np.array_equal(a, b) for a, b in zip(before, after)),
-        "loss": history["loss"][-1],
-        "copied_per_step": found.get("copied_bytes", 0) / found["steps"],
-    })
+    result([train("float32", 4), train("mixed_float16", 2)])
 """
 
 
@@ -41,8 +50,12 @@ SCRIPT = """
 def test_ranks_pinned_to_one_core_train_a_large_model(backend):
     env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     run = run_ranks(2, SCRIPT, env=env, timeout=270)
-    for found in run.results:
-        assert found["parameters"] > 29e6
-        assert found["differ"] == 0 and found["moved"]
-        assert found["loss"] < 1e3
-        assert found["copied_per_step"] < 1e6  # of 118 MB: the biases and the last layer, which are packed
+    for wide, mixed in run.results:
+        assert (wide["scaled"], mixed["scaled"]) == (False, True)
+        assert (wide["steps"], mixed["steps"]) == (4 + 1, 2 + 1)  # and one that ends the training
+        for found in (wide, mixed):
+            assert found["parameters"] > 29e6
+            assert found["differ"] == 0
+            assert found["loss"] < 1e3
+            assert found["copied_per_step"] < 1e6  # of 118 MB: the biases and the last layer, which are packed
+        assert wide["moved"]

@@ -243,3 +243,26 @@ def test_values_and_callbacks(hvd):
         *data(16), batch_size=8, epochs=4, verbose=0, callbacks=[warmup, decay, hvd.callbacks.ProgressCallback(), watch]
     )
     assert rates == [0.06, 0.08, 0.08, 0.04]
+
+
+@on_two()
+def test_the_best_model_is_saved_once_by_what_all_ranks_found(hvd):
+    import tempfile
+    from pathlib import Path
+
+    import keras
+    import numpy as np
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "best.keras"
+        best = hvd.callbacks.BestModelCheckpoint(str(path), monitor="loss")
+        model = compiled(hvd, model_of(), keras.optimizers.SGD(0.02))
+        callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback(), best]
+        history = model.fit(*data(16, hvd.rank()), batch_size=8, epochs=3, verbose=0, callbacks=callbacks).history
+        assert path.exists() == (hvd.rank() == 0)  # each has a folder of its own
+        if hvd.rank() == 0:
+            kept = keras.saving.load_model(str(path))
+            assert not hasattr(kept.optimizer, "communication_statistics")
+            assert int(kept.optimizer.iterations) == 2 * (1 + int(np.argmin(history["loss"])))
+            assert np.isclose(best.best, min(history["loss"]))  # of the averaged losses
+    assert len(set(map(str, hvd.allgather_object(history["loss"])))) == 1

@@ -153,3 +153,37 @@ def test_normalisation_sees_the_whole_batch(hvd):
     np.testing.assert_allclose(found[0], expected[0][rows], atol=1e-4)
     np.testing.assert_allclose(found[1], expected[1][rows], atol=2e-2)
     np.testing.assert_allclose(found[2], expected[2], rtol=1e-5)
+
+
+@on_two
+@pytest.mark.parametrize("in_function", [False, True])
+def test_gradients_can_be_kept(hvd, in_function):
+    """Of every size: in a bucket, in memory of its own, in the window."""
+    import numpy as np
+    import tensorflow as tf
+
+    variables = [tf.Variable(tf.zeros([count])) for count in (10, 1 << 19, 5 << 20)]
+
+    def gradients(factor):
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(v) for v in variables]) * factor
+        return hvd.DistributedGradientTape(tape).gradient(loss, variables)
+
+    run = tf.function(gradients) if in_function else gradients
+    kept = [run(tf.constant(float(10 * step + hvd.rank()))) for step in range(3)]
+    for step, grads in enumerate(kept):
+        for gradient in grads:
+            assert np.unique(gradient.numpy()).tolist() == [10 * step + 0.5]
+
+
+@on_two
+def test_a_rank_without_data_can_join(hvd):
+    import tensorflow as tf
+
+    v = tf.Variable(tf.ones([3]))
+    for _ in range(1 + 2 * hvd.rank()):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v) * 4.0
+        (gradient,) = hvd.DistributedGradientTape(tape).gradient(loss, [v])
+    assert hvd.join() == 1
+    assert gradient.numpy().tolist() == 3 * [[4.0, 2.0][hvd.rank()]]

@@ -48,6 +48,15 @@ def test_integers_are_scaled_in_float64():
     assert finished([-7, 7], np.int32, multiply=0.5, divide=2) == [-1, 1]
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("factor", [2, 3])
+def test_factors_that_cancel_out_leave_the_sum(dtype, factor):
+    assert finished([3, -5], dtype, multiply=float(factor), divide=factor) == [3, -5]
+    a, b, total, out = (np.full(2, value, dtype) for value in (3, 4, 99, 98))
+    KERNELS.last(Reduction("sum", float(factor), factor), a, b, total.astype(KERNELS.accumulator(a.dtype)), out)
+    assert out.tolist() == [7, 7]
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_16_bit_floats_are_kept_in_float32(dtype):
     assert KERNELS.accumulator(np.dtype(dtype)) == np.float32

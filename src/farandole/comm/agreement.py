@@ -27,4 +27,4 @@ def agree_on_gradients(process_set: ProcessSet, name: str, way: str, entries: Se
                 f"the optimizers differ: rank {members[0]} has {of_all[0][0]}; rank {rank} has {theirs}. "
                 "Give DistributedOptimizer the same arguments on every rank."
             )
-    agree(listed, [rows for _, rows in of_all], members)
+    agree([rows for _, rows in of_all], members)

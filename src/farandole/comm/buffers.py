@@ -21,9 +21,8 @@ import numpy as np
 
 from farandole.comm import mpi
 from farandole.comm.agreement import agree_on_gradients
-from farandole.comm.algorithms import AlgorithmTable
 from farandole.comm.kernels import Reduction, bfloat16
-from farandole.comm.plan import BUCKET_BYTES, DIRECT_BYTES, Entry, GradientPlan
+from farandole.comm.plan import BUCKET_BYTES, Entry, GradientPlan, aligned
 from farandole.comm.process_sets import ProcessSet
 from farandole.comm.team import Statistics, Team, threads_allowed
 from farandole.comm.transport import AnyArray
@@ -80,6 +79,7 @@ class BufferReducer:
         self._plan = self._open_plan(label)
         weakref.finalize(self, self._plan.retire).atexit = False
         self._copies = [False] * len(shapes)
+        self._own: dict[int, AnyArray] = {}
         self._rank = settings.process_set.runtime().transport.rank
 
     def _open_plan(self, label: str) -> GradientPlan:
@@ -87,7 +87,7 @@ class BufferReducer:
         runtime = settings.process_set.runtime()
         _check_threads(runtime.transport.size)
         number = runtime.next_name("plan").rsplit(".", 1)[1]
-        listed = [self._entry(shape, i) for i, shape in enumerate(self.shapes)]
+        listed = [self._entry(shape) for shape in self.shapes]
         op = "Sum" if settings.how.divide == 1 else "Average"
         way = f"{label} with op={op}, times {settings.how.multiply:g}, compression={settings.wire}"
         agree_on_gradients(settings.process_set, f"plan.{number}", way, listed)
@@ -106,15 +106,9 @@ class BufferReducer:
         current().record.setdefault("plans", []).append(plan.describe())
         return plan
 
-    def _entry(self, shape: Shape, index: int) -> Entry:
+    def _entry(self, shape: Shape) -> Entry:
         wire = self.settings.wire if self.settings.wire and shape.dtype in _NARROWS else shape.dtype
-        return Entry(shape.name, wire, shape.shape, group=index if self._packed(shape.nbytes) else -1)
-
-    def _packed(self, nbytes: int) -> bool:
-        """Whether a gradient gets a bucket of its own: too large to share one, and not to be written to in place."""
-        if self._in_place or nbytes < DIRECT_BYTES:
-            return False
-        return AlgorithmTable.from_environment().for_result(nbytes) != "window"
+        return Entry(shape.name, wire, shape.shape)
 
     # A step
 
@@ -142,10 +136,16 @@ class BufferReducer:
             return view
         result = self._plan.result(place)
         if result is None and not self._in_place:
-            flat = flat.copy()
-            self.copied_bytes += flat.nbytes
+            flat = self._copied(place, flat)
         self._plan.ready(place, flat)
         return flat if result is None else result
+
+    def _copied(self, place: int, flat: AnyArray) -> AnyArray:
+        """A large gradient that may not be written to, and has no place in the window: in memory of its own."""
+        if place not in self._own:
+            self._own[place] = aligned(flat.size, flat.dtype)
+        self._copy(self._own[place], flat)
+        return self._own[place]
 
     def _take(self, place: int, index: int, held: AnyArray, out: AnyArray | None) -> AnyArray:
         """A result as the framework wants it; `held` is where the plan has left it."""
@@ -157,7 +157,7 @@ class BufferReducer:
         # Whoever changes a result in the window pays for every page: copying it at once is cheaper.
         self._copies[index] = self._copies[index] or self._plan.result_was_changed(place)
         if self._copies[index] or held.dtype != _dtype(shape.dtype):
-            target = np.empty(held.shape, _dtype(shape.dtype))
+            target = aligned(held.size, _dtype(shape.dtype))
             self._copy(target, held)
             held = target
         return held.reshape(shape.shape)

@@ -46,7 +46,7 @@ class Reduction:
 
     @property
     def scales(self) -> bool:
-        return self.multiply != 1.0 or self.divide != 1
+        return self.factors != (1.0, 1.0)
 
     @property
     def factors(self) -> tuple[float, float]:

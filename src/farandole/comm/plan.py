@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from farandole.comm.transport import AnyArray
 from farandole.errors import PlanMismatchError
 from farandole.observe import timeline
 
-__all__ = ["SPARSE", "Entry", "GradientPlan", "agree"]
+__all__ = ["SPARSE", "Entry", "GradientPlan", "agree", "aligned"]
 
 # What a rank without a gradient for the plan, but with a sparse one, adds to a gradient's count.
 SPARSE = 1 << 16
@@ -49,6 +50,7 @@ PIECE_BYTES = 32 << 20
 WIRE_BYTES = 8 << 20
 ABANDON_S = 5.0
 CACHE_LINE = 64
+_NUMBER = re.compile(r"_\d+(?=[/_]|$)")
 
 
 class Entry(NamedTuple):
@@ -83,22 +85,27 @@ class _Piece:
     """Where the result goes, in the node's window; None leaves it in `array`."""
 
 
-def agree(mine: Sequence[Entry], of_all: Sequence[Sequence[Entry]], members: Sequence[int]) -> None:
+def agree(of_all: Sequence[Sequence[Entry]], members: Sequence[int]) -> None:
     """Raise on every rank when the ranks' lists differ, naming the first difference."""
     for rank, theirs in zip(members, of_all):
         first = of_all[0]
-        if list(theirs) == list(first):
+        if [_unnumbered(entry) for entry in theirs] == [_unnumbered(entry) for entry in first]:
             continue
         if len(theirs) != len(first):
             raise PlanMismatchError(
                 f"the models differ: rank {members[0]} has {len(first)} parameters, rank {rank} has {len(theirs)}"
                 f"{_extra(first, theirs)}. Build the same model on every rank."
             )
-        index = next(i for i, (a, b) in enumerate(zip(first, theirs)) if a != b)
+        index = next(i for i, (a, b) in enumerate(zip(first, theirs)) if _unnumbered(a) != _unnumbered(b))
         raise PlanMismatchError(
             f"the models differ in parameter {index}: rank {members[0]} has {_tell(first[index])}, "
             f"rank {rank} has {_tell(theirs[index])}. Build the same model on every rank."
         )
+
+
+def _unnumbered(entry: Entry) -> Entry:
+    """Keras numbers the layers of a process (`dense_3/kernel`): a rank may have built another model before."""
+    return entry._replace(name=_NUMBER.sub("", entry.name)) if "/" in entry.name else entry
 
 
 def _tell(entry: Entry) -> str:
@@ -203,7 +210,7 @@ class GradientPlan:
 
     def _add_bucket(self, indices: list[int]) -> None:
         counts = [self.entries[i].elements for i in indices]
-        buffer = _aligned(sum(counts), _dtype(self.entries[indices[0]]))
+        buffer = aligned(sum(counts), _dtype(self.entries[indices[0]]))
         at = 0
         for index, count in zip(indices, counts):
             self._views[index] = buffer[at : at + count]
@@ -529,7 +536,7 @@ class GradientPlan:
         self._transport.free()
 
 
-def _aligned(count: int, dtype: np.dtype[Any]) -> AnyArray:
+def aligned(count: int, dtype: np.dtype[Any]) -> AnyArray:
     """Zeros from a cache line on: frameworks take such memory as it is, and copy other memory."""
     memory = np.zeros(count * dtype.itemsize + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE

@@ -38,6 +38,7 @@ class Reducer:
             raise SettingsError(
                 f"JAX computes on {jax.default_backend()!r}; gradients are reduced in host memory. Set JAX_PLATFORMS=cpu."
             )
+        self._variables = list(variables)
         shapes = [Shape(v.path, v.dtype, tuple(v.shape)) for v in variables]
         self._buffers = BufferReducer(label, shapes, settings, in_place=True)
 
@@ -57,6 +58,7 @@ class Reducer:
 
     def end(self) -> None:
         """This rank has ended its training: raise where others have not. Collective."""
+        jax.block_until_ready([v.value for v in self._variables])  # the last step, which may still be under way
         self._buffers.end()
 
     def statistics(self) -> dict[str, float]:

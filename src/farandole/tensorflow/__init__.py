@@ -27,6 +27,7 @@ from farandole.comm.collectives import (
     barrier,
     broadcast_object,
     check_buffers_match,
+    join,
 )
 from farandole.comm.compression import Compression
 from farandole.comm.probes import (
@@ -115,6 +116,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_rank_op",
     "local_size",

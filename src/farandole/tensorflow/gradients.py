@@ -1,7 +1,8 @@
 """From a graph's gradients to those of all ranks: one callback for all of them.
 
 TensorFlow hands the callback its own memory, and takes aligned results as they are: a large gradient is copied
-nowhere. The callback is stateful, so that TensorFlow keeps its place among other stateful operations on every rank.
+nowhere, where it is used up before the next step. A gradient that users may keep gets memory of its own. The callback
+is stateful, so that TensorFlow keeps its place among other stateful operations on every rank.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from farandole.comm.buffers import BufferReducer, BufferSettings, Shape
+from farandole.comm.plan import aligned
 from farandole.errors import SettingsError
 
 __all__ = ["GraphReducer", "call_back", "check_not_compiled", "name_of"]
@@ -44,8 +46,13 @@ class GraphReducer:
     alone = False
     """Whether gradients stay this rank's for now."""
 
-    def __init__(self, label: str, variables: Sequence[Any], settings: BufferSettings) -> None:
+    def __init__(
+        self, label: str, variables: Sequence[Any], settings: BufferSettings, *, kept: bool = False
+    ) -> None:
+        """`kept`: whether results may be looked at after the next step."""
         check_not_compiled()
+        self._variables = list(variables)
+        self._kept = kept
         shapes = [Shape(name_of(v), tf.as_dtype(v.dtype).name, tuple(v.shape)) for v in variables]
         self._buffers = BufferReducer(label, shapes, settings, in_place=False)
 
@@ -58,7 +65,10 @@ class GraphReducer:
         return reduced
 
     def _run(self, *grads: Any) -> list[Any]:
-        return list(grads) if self.alone else self._buffers.reduce(grads)
+        if self.alone:
+            return list(grads)
+        outs = [aligned(g.size, g.dtype).reshape(g.shape) for g in grads] if self._kept else None
+        return self._buffers.reduce(grads, outs)
 
     def end(self) -> None:
         """This rank has ended its training: raise where others have not. Collective."""

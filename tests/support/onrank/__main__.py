@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
@@ -38,7 +39,19 @@ def main() -> None:
         faulthandler.unregister(signal.SIGUSR1)
 
 
+class OneFramework(PathFinder):
+    """Finds no other framework than Keras' backend: whoever has installed that needs no other."""
+
+    HIDDEN = {"jax", "tensorflow", "torch"} - {os.environ.get("KERAS_BACKEND")}
+
+    @classmethod
+    def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return None if fullname in cls.HIDDEN else super().find_spec(fullname, path, target)
+
+
 def run(batch: dict[str, Any], journal: TextIO) -> None:
+    if "KERAS_BACKEND" in os.environ:
+        sys.meta_path[sys.meta_path.index(PathFinder)] = OneFramework
     module = load_with_readable_asserts(batch["module"], Path(batch["path"]))
     door = importlib.import_module(batch["door"])
     door.init()
