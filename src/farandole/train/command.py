@@ -16,8 +16,8 @@ from farandole.benchmarks import NAMES, benchmark
 from farandole.benchmarks.config_file import literal
 from farandole.benchmarks.parameters import kinds
 from farandole.errors import SettingsError
-from farandole.launch.place import find_place
 from farandole.optim.scaling import RULES
+from farandole.train.running import is_first, prepare, run_as_rank
 from farandole.train.settings import FRAMEWORKS, PARALLEL, PRESETS, RunSettings
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _run(options: argparse.Namespace) -> int:
         if as_rank
         else _on_new_ranks(settings, folder, int(given.get("ranks", 1)), stream)
     )
-    if code == 0 and _is_first():
+    if code == 0 and (not as_rank or is_first()):
         _show(folder, bool(given.get("json")))
     return code
 
@@ -161,12 +161,11 @@ def _is_tuple(kind: Any) -> bool:
 
 
 def _is_rank() -> bool:
-    """Whether this process is one of several, or was started as a rank by `farandole launch`."""
-    return find_place(os.environ).size > 1 or "FARANDOLE_LAUNCHED" in os.environ
-
-
-def _is_first() -> bool:
-    return find_place(os.environ).rank == 0
+    """Whether mpiexec, srun or `farandole launch` has started this process as one of its ranks."""
+    sizes = [
+        os.environ.get(name, "") for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+    ]
+    return "FARANDOLE_LAUNCHED" in os.environ or any(size.isdecimal() and int(size) > 1 for size in sizes)
 
 
 def _new_folder(name: str) -> Path:
@@ -174,14 +173,11 @@ def _new_folder(name: str) -> Path:
 
 
 def _as_rank(settings: RunSettings, stream: Any) -> int:
-    from farandole.train.running import run_as_rank
-
     return run_as_rank(settings.as_flat(), began=time.perf_counter(), stream=stream)
 
 
 def _on_new_ranks(settings: RunSettings, folder: Path, ranks: int, stream: Any) -> int:
     from farandole.train.launching import launch_run
-    from farandole.train.running import prepare
 
     if ranks < 1:
         raise SettingsError(f"-n {ranks}: how many ranks? Type e.g. -n 2.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import time
@@ -9,12 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from farandole.errors import FarandoleError, RankFailedError, SettingsError
+from farandole.errors import DataError, FarandoleError, RankFailedError, SettingsError
 from farandole.launch.place import find_place
-from farandole.train.progress import Teller
 from farandole.train.settings import RunSettings
 
-__all__ = ["LOG", "TIMELINE", "prepare", "run_as_rank", "run_here"]
+__all__ = ["LOG", "TIMELINE", "is_first", "prepare", "run_as_rank", "run_here"]
 
 LOG = "log.txt"
 TIMELINE = "timeline.json"
@@ -23,21 +23,23 @@ TIMELINE = "timeline.json"
 def run_here(
     settings: RunSettings, *, stream: TextIO | None = None, began: float | None = None, comm: Any = None
 ) -> dict[str, Any]:
-    """The run's record, on every rank; rank 0 writes the files. Collective: every rank calls it."""
+    """The run's record, on every rank; rank 0 writes the files and tells of it. Collective: every rank calls it."""
+    from farandole.train.progress import Teller
     from farandole.train.record import make_record, write_history, write_record
-    from farandole.train.session import run_on_rank
+    from farandole.train.session import run_on_rank, start
 
     began = time.perf_counter() if began is None else began
     started_s = time.time() - (time.perf_counter() - began)
-    first = find_place(os.environ).rank == 0
+    start(settings.framework, comm)
     folder = settings.output_dir
-    if first and folder is not None:
-        _make_folder(folder)
-    teller = Teller(stream if first else None, None if folder is None else folder / LOG)
-    result = run_on_rank(settings, teller, began=began, comm=comm)
-    record = make_record(settings, result, started_s=started_s)
-    if first and folder is not None:
-        record["files"] = _files(folder)
+    if folder is not None and is_first():
+        make_folder(folder)
+    teller = Teller(stream, None if folder is None else folder / LOG) if is_first() else Teller(None)
+    result = run_on_rank(settings, teller, began=began)
+    record = make_record(settings, result, started_s=started_s) | {
+        "files": None if folder is None else _files(folder)
+    }
+    if folder is not None and is_first():
         write_history(folder, record)
         write_record(folder, record)
     return record
@@ -48,26 +50,49 @@ def prepare(settings: RunSettings, ranks: int) -> None:
     from farandole.train.plan import check_ranks
     from farandole.train.session import make_missing_data
 
+    _check_installed(settings.framework)
     check_ranks(settings, ranks)
-    if settings.output_dir is not None:
-        _make_folder(settings.output_dir)
     make_missing_data(settings)
+    if settings.output_dir is not None:
+        make_folder(settings.output_dir)
+        (settings.output_dir / LOG).write_text("")
+
+
+def _check_installed(framework: str) -> None:
+    missing = [name for name in ("keras", framework) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SettingsError(
+            f"{' and '.join(missing)} cannot be found. Type: pip install 'farandole[keras,{framework}]'"
+        )
 
 
 def run_as_rank(given: Mapping[str, Any], *, began: float, stream: TextIO) -> int:
-    """An exit code. What is wrong on every rank is said once, by rank 0; what happened on one, by that one."""
+    """An exit code. What is wrong with settings or files is said once a node; what happened on one rank, by that one."""
     try:
         run_here(RunSettings.from_flat(given), stream=stream, began=began)
     except RankFailedError:
         raise
     except FarandoleError as error:
-        if find_place(os.environ).rank == 0 or not isinstance(error, SettingsError):
+        if _is_first_of_node() or not isinstance(error, (DataError, SettingsError)):
             print(f"farandole: {error}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, SettingsError) else 1
     return 0
 
 
-def _make_folder(folder: Path) -> None:
+def _is_first_of_node() -> bool:
+    from farandole.comm import world
+
+    return world.local_rank() == 0 if world.is_initialized() else find_place(os.environ).local_rank == 0
+
+
+def is_first() -> bool:
+    """Whether this is rank 0; before there is a world, as far as the environment tells."""
+    from farandole.comm import world
+
+    return world.rank() == 0 if world.is_initialized() else find_place(os.environ).rank == 0
+
+
+def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -78,13 +103,11 @@ def _make_folder(folder: Path) -> None:
 
 def _files(folder: Path) -> dict[str, str | None]:
     """By what they are; the launcher merges the ranks' timelines when all have ended."""
-    recorded = "FARANDOLE_TIMELINE" in os.environ
+    timeline = Path(os.environ.get("FARANDOLE_TIMELINE", ""))
     return {
         "record": "run.json",
         "history": "history.csv",
         "log": LOG,
         "model": "model.keras",
-        "timeline": TIMELINE
-        if recorded and Path(os.environ["FARANDOLE_TIMELINE"]).parent == folder.absolute()
-        else None,
+        "timeline": TIMELINE if timeline == folder.absolute() / TIMELINE else None,
     }

@@ -24,7 +24,7 @@ from farandole.train.plan import Plan, advice, make_plan
 from farandole.train.progress import Teller
 from farandole.train.settings import RunSettings
 
-__all__ = ["RankFigures", "Result", "run_on_rank"]
+__all__ = ["RankFigures", "Result", "make_missing_data", "run_on_rank", "start"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,15 +56,14 @@ class Result:
     notes: list[str]
 
 
-def run_on_rank(settings: RunSettings, teller: Teller, *, began: float, comm: Any = None) -> Result:
-    """Collective: every rank calls it. `began` is when this rank did, by `time.perf_counter()`."""
+def run_on_rank(settings: RunSettings, teller: Teller, *, began: float) -> Result:
+    """After `start`. Collective: every rank calls it. `began` is when this rank did, by `time.perf_counter()`."""
     with recorded() as times:
-        _start(settings.framework, comm)
         times.add("start", time.perf_counter() - began)
         return _Session(settings, teller, times, began).run()
 
 
-def _start(framework: str, comm: Any) -> None:
+def start(framework: str, comm: Any = None) -> None:
     """Keras with its backend, and the world of ranks."""
     keras = sys.modules.get("keras")
     if keras is not None and keras.backend.backend() != framework:
@@ -99,10 +98,10 @@ class _Session:
         with phase("preprocess"):
             data = self._known.load(self._settings.data_folder, self._settings.parameters)
         plan = make_plan(self._settings, len(data.train), self._size)
-        self._note(advice(self._settings, plan))
         with phase("build"):
             model = self._build(data, plan)
         self._teller.plan(self._settings, plan, data, int(model.count_params()), self._estimated_bytes)
+        self._note(advice(self._settings, plan))
         with phase("broadcast"):
             from farandole.keras import broadcast_global_variables
 

@@ -1,0 +1,148 @@
+"""`farandole run` as a user types it."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farandole.data.make import make
+
+pytest.importorskip("keras")
+
+SMALL = ["--conv", "4", "5", "1", "4", "3", "1", "--pool", "1", "4", "--dense", "8", "--batch_size", "10"]
+LIMIT_S = 150
+
+
+def farandole(*words: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "farandole", *words], capture_output=True, text=True, timeout=LIMIT_S, cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | (env or {}), stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nt3")
+    make("nt3", folder, rows=40, features=60, threads=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, data: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("run")
+    options = ["-n", "2", "--data-dir", str(data), "--epochs", "4", "--output-dir", "here", "--warmup-epochs", "1"]
+    return folder / "here", farandole("run", "nt3", *options, *SMALL, cwd=folder)
+
+
+def test_what_is_shown(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, run = finished
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    assert lines[0].startswith("nt3 (demo) on 2 ranks, Keras on torch: 518 parameters")
+    assert lines[3].startswith("note: 2 epochs a rank")
+    assert [line.split()[1] for line in lines if line.startswith("epoch ")] == ["1/2", "2/2"]
+    for phase in ("load", "preprocess", "broadcast", "train", "evaluate", "total"):
+        assert any(line.startswith(f"{phase} ") for line in lines), phase
+    assert any(line.split() == ["model", str(folder.relative_to(folder.parent) / "model.keras")] for line in lines)
+    assert (folder / "log.txt").read_text() == "".join(f"{line}\n" for line in lines[:6])
+
+
+def test_what_is_kept(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, _ = finished
+    record = json.loads((folder / "run.json").read_text())
+    assert record["ranks"] == record["trained_as"] == 2
+    assert record["plan"]["rate"] == pytest.approx(2 * record["settings"]["learning_rate"])
+    assert record["weights"]["same_on_all_ranks"] is True
+    assert len(record["seconds"]["train"]["ranks"]) == 2
+    total = record["seconds"]["total"]["ranks"][0]
+    parts = sum(found["ranks"][0] for name, found in record["seconds"].items() if name != "total")
+    assert parts == pytest.approx(total, rel=0.1), "the phases add up"
+    assert record["communication"]["bytes"][0] > 0 and record["parameters"] == 518
+    assert set(record["final"]["test"]) == {"loss", "accuracy"}
+    with (folder / "history.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["val_loss"]) for row in rows] == [epoch["val_loss"] for epoch in record["epochs"]]
+    names = {event.get("name") for event in json.loads((folder / "timeline.json").read_text())["traceEvents"]}
+    assert {"load", "preprocess", "broadcast", "train", "evaluate"} <= names
+
+
+def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
+    options = ["--data-dir", str(data), "--epochs", "1", "--json", "--train_steps", "2", "--optimizer", "lars"]
+    run = farandole("run", "nt3", *options, *SMALL, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    record: dict[str, Any] = json.loads(run.stdout)
+    assert record["plan"]["steps"] == 2 and record["settings"]["optimizer"] == "lars"
+    assert "epoch 1/1" in run.stderr
+    assert (tmp_path / record["settings"]["output_dir"] / "run.json").is_file()
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, data: Path) -> None:
+    options = ["-n", "2", "--data-dir", str(data), "--epochs", "4", "--learning_rate", "1e30", "--activation", "linear"]
+    run = farandole("run", "nt3", *options, *SMALL, cwd=tmp_path)
+    assert run.returncode == 1
+    assert "the loss is" in run.stderr and "of epoch 1" in run.stderr and "smaller learning_rate" in run.stderr
+    assert "repeat  farandole run nt3" in run.stderr
+
+
+SUPERVISED = """
+import json, sys
+from types import SimpleNamespace
+from farandole.candle import nt3
+
+small = {"data_dir": sys.argv[1], "conv": [4, 5, 1], "pool": [4], "dense": [8], "batch_size": 10, "epochs": 2}
+parameters = nt3.initialize_parameters(sys.argv[2], **small)
+found = nt3.run(parameters)
+score = nt3.objective(SimpleNamespace(parameters={**small, "dropout": 0.3}))
+print(json.dumps([parameters["activation"], found.history, score]))
+"""
+
+
+def test_a_supervisor_runs_it(tmp_path: Path, data: Path) -> None:
+    config = tmp_path / "nt3_model.txt"
+    config.write_text("[Global_Params]\nactivation = 'tanh'\nepochs = 400\n")
+    run = subprocess.run(
+        [sys.executable, "-c", SUPERVISED, str(data), str(config)],
+        capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    activation, history, score = json.loads(run.stdout)
+    assert activation == "tanh" and 0 <= score <= 1
+    assert len(history["val_accuracy"]) == len(history["loss"]) == 2
+    assert list(tmp_path.iterdir()) == [config], "nothing is written where no directory was named"
+
+
+def test_list(tmp_path: Path) -> None:
+    shown = farandole("run", "--list", cwd=tmp_path).stdout
+    assert all(name in shown for name in ("nt3", "p1b1", "p1b2", "p1b3", "demo", "test", "paper"))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nt3", "-n", "5", "--epochs", "12"], "12 epochs do not divide over 5 ranks (12 % 5 = 2)"),
+        (["nt3", "-n", "0"], "how many ranks?"),
+        (["nt3", "--preset", "paper", "--data-dir", "absent"], "nt3 needs nt_train2.csv, nt_test2.csv in absent"),
+        (["nt3", "--reg_l2", "1"], "unknown name 'reg_l2'; known: activation"),
+        (["nt3", "--dropout", "much"], "--dropout = 'much' is no literal"),
+        (["nt3", "--config_file", "absent.txt"], "absent.txt is no config file"),
+        ([], "which benchmark?"),
+        (["mnist"], "Use one of nt3, p1b1, p1b2, p1b3"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path, words: list[str], told: str) -> None:
+    run = farandole("run", *words, cwd=tmp_path)
+    assert run.returncode in (1, 2) and run.stdout == ""
+    assert told in run.stderr and "Traceback" not in run.stderr
+
+
+def test_too_large_a_batch_is_refused_once(tmp_path: Path, data: Path) -> None:
+    run = farandole(
+        "run", "nt3", "-n", "2", "--data-dir", str(data), *SMALL, "--batch-size", "30", "--parallel", "steps", cwd=tmp_path
+    )
+    assert run.returncode == 2
+    assert run.stderr.count("The largest batch that works is 20.") == 1, run.stderr
