@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ from keras import ops
 
 from farandole.errors import SettingsError
 
-__all__ = ["Conv1D", "Latent", "LocallyConnected1D", "initializer"]
+__all__ = ["Conv1D", "Latent", "LocallyConnected1D", "dropout", "initializer"]
 
 
 def initializer(name: str) -> Any:
@@ -23,6 +24,11 @@ def initializer(name: str) -> Any:
         raise SettingsError(
             f"initialization={name!r} is unknown; known: normal, and Keras' own, e.g. glorot_uniform, he_normal"
         ) from None
+
+
+def dropout(rate: float) -> Any:
+    """Keras' own, with a seed: without one torch draws from a generator of its own, which is alike on all ranks."""
+    return keras.layers.Dropout(rate, seed=random.randrange(1, 10**9))
 
 
 @keras.saving.register_keras_serializable("farandole")

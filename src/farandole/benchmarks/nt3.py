@@ -77,7 +77,7 @@ def build(parameters: NT3, data: TrainingData) -> Any:
     import keras
     from keras import layers
 
-    from farandole.benchmarks.layers import Conv1D, initializer
+    from farandole.benchmarks.layers import Conv1D, dropout, initializer
 
     def start() -> Any:
         return initializer(parameters.initialization)
@@ -94,7 +94,7 @@ def build(parameters: NT3, data: TrainingData) -> Any:
     for width in parameters.dense:
         model.add(layers.Dense(width, parameters.activation, kernel_initializer=start()))
         if parameters.dropout:
-            model.add(layers.Dropout(parameters.dropout))
+            model.add(dropout(parameters.dropout))
     model.add(layers.Dense(len(data.classes), parameters.out_activation, kernel_initializer=start()))
     return model
 

@@ -97,14 +97,14 @@ def build(parameters: P1B1, data: TrainingData) -> Any:
 def _hidden(values: Any, widths: tuple[int, ...], parameters: P1B1) -> Any:
     from keras import layers
 
-    from farandole.benchmarks.layers import initializer
+    from farandole.benchmarks.layers import dropout, initializer
 
     for width in widths:
         values = layers.Dense(
             width, parameters.activation, kernel_initializer=initializer(parameters.initialization)
         )(values)
         if parameters.dropout:
-            values = layers.Dropout(parameters.dropout)(values)
+            values = dropout(parameters.dropout)(values)
     return values
 
 

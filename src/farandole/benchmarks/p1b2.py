@@ -57,7 +57,7 @@ def build(parameters: P1B2, data: TrainingData) -> Any:
     import keras
     from keras import layers
 
-    from farandole.benchmarks.layers import initializer
+    from farandole.benchmarks.layers import dropout, initializer
 
     model = keras.Sequential([keras.Input((data.features,))], name="p1b2")
     for width in parameters.dense:
@@ -71,7 +71,7 @@ def build(parameters: P1B2, data: TrainingData) -> Any:
             )
         )
         if parameters.dropout:
-            model.add(layers.Dropout(parameters.dropout))
+            model.add(dropout(parameters.dropout))
     model.add(
         layers.Dense(
             len(data.classes),

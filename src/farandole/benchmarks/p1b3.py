@@ -114,7 +114,7 @@ def build(parameters: P1B3, data: TrainingData) -> Any:
     import keras
     from keras import layers
 
-    from farandole.benchmarks.layers import initializer
+    from farandole.benchmarks.layers import dropout, initializer
 
     model = keras.Sequential([keras.Input((data.features,))], name="p1b3")
     if parameters.conv:
@@ -126,7 +126,7 @@ def build(parameters: P1B3, data: TrainingData) -> Any:
             )
         )
         if parameters.dropout:
-            model.add(layers.Dropout(parameters.dropout))
+            model.add(dropout(parameters.dropout))
     model.add(
         layers.Dense(1, parameters.out_activation, kernel_initializer=initializer(parameters.initialization))
     )

@@ -100,7 +100,7 @@ def advice(settings: RunSettings, plan: Plan) -> str | None:
         most = max(1, settings.parameters.epochs // known.enough_epochs)
         return (
             f"{plan.epochs} epochs a rank: below {known.enough_epochs} the papers found {settings.benchmark} to lose "
-            f"accuracy. Use at most {most} ranks, more epochs, or --weak."
+            f"accuracy. Use at most {most} rank{'s' * (most > 1)}, more epochs, or --weak."
         )
     return None
 

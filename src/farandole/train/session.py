@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from farandole.observe.phases import PhaseTimes, phase, recorded
 from farandole.train.plan import Plan, advice, make_plan
 from farandole.train.progress import Teller
 from farandole.train.settings import RunSettings
+
+if TYPE_CHECKING:
+    from farandole.train.callbacks import EpochRecord
 
 __all__ = ["RankFigures", "Result", "make_missing_data", "run_on_rank", "start"]
 
@@ -46,8 +49,7 @@ class Result:
     """What a run has come to; the same on every rank."""
 
     plan: Plan
-    epochs: list[Any]
-    """An EpochRecord for each."""
+    epochs: list[EpochRecord]
     test: dict[str, float]
     parameters: int
     estimated_bytes: int
@@ -118,6 +120,7 @@ class _Session:
     def _build(self, data: TrainingData, plan: Plan) -> Any:
         import keras
 
+        from farandole.comm.collectives import allgather_object
         from farandole.train.memory import available_bytes, check_memory, estimated_bytes
         from farandole.train.optimizer import make_optimizer
         from farandole.train.seeds import spread_seeds
@@ -127,7 +130,8 @@ class _Session:
         random.seed(parameters.rng_seed)
         model = self._known.build(parameters, data)
         self._estimated_bytes = estimated_bytes(model, parameters.optimizer, plan)
-        check_memory(self._estimated_bytes, available_bytes(), model, self._local_size)
+        there = min(allgather_object(available_bytes()))  # all ranks must decide alike
+        check_memory(self._estimated_bytes, there, model, self._local_size)
         spread_seeds(model, self._rank, self._size)
         try:
             loss = keras.losses.get(self._known.loss(parameters))
