@@ -4,19 +4,24 @@ import pytest
 
 from ranktest import rank_test
 
-ENV = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+# As in tests/parity/test_keras_training.py, so that both share their launches.
+ENV = {"JAX_ENABLE_X64": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
 
 
 def on_two(backends=("torch", "tensorflow", "jax")):
     return rank_test(n=2, door="keras", env=ENV, backends=backends, timeout=90)
 
 
-def model_of(widths=(16, 1), seed=0):
+def model_of(widths=(16, 1), seed=0, policy="float32"):
     import keras
 
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy(policy)
     keras.utils.set_random_seed(seed)
     layers = [keras.layers.Dense(width, name=f"layer{i}") for i, width in enumerate(widths)]
-    return keras.Sequential([keras.Input((4,)), *layers])
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    keras.config.set_dtype_policy("float32")
+    return model
 
 
 def data(rows, seed=0):
@@ -76,9 +81,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(hvd, outer):
     import keras
     import numpy as np
 
-    keras.mixed_precision.set_global_policy("mixed_float16")
-    model = model_of()
-    keras.mixed_precision.set_global_policy("float32")
+    model = model_of(policy="mixed_float16")
     optimizer = keras.optimizers.SGD(0.01)
     if outer == "distributed":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0)
