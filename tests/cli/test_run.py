@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from farandole.data.make import make
+from repository import ROOT
 
 pytest.importorskip("keras")
 
@@ -114,6 +115,16 @@ def test_a_supervisor_runs_it(tmp_path: Path, data: Path) -> None:
     assert activation == "tanh" and 0 <= score <= 1
     assert len(history["val_accuracy"]) == len(history["loss"]) == 2
     assert list(tmp_path.iterdir()) == [config], "nothing is written where no directory was named"
+
+
+def test_optuna_searches(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "optuna_search.py"), "--trials", "1", "--epochs", "1"],
+        capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("best validation accuracy 0.")
 
 
 def test_list(tmp_path: Path) -> None:
