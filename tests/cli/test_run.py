@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from farandole.data.make import make
 from repository import ROOT
 
-pytest.importorskip("keras")
+pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
 
 SMALL = ["--conv", "4", "5", "1", "4", "3", "1", "--pool", "1", "4", "--dense", "8", "--batch_size", "10"]
 LIMIT_S = 150
@@ -118,7 +119,8 @@ def test_a_supervisor_runs_it(tmp_path: Path, data: Path) -> None:
 
 
 def test_optuna_searches(tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
+    if find_spec("optuna") is None:
+        pytest.skip("Optuna is not installed")
     run = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "optuna_search.py"), "--trials", "1", "--epochs", "1"],
         capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},

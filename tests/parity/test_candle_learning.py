@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -18,9 +19,12 @@ import pytest
 from farandole.benchmarks import benchmark
 from farandole.data.make import make
 
-pytest.importorskip("keras")
 linear_model = pytest.importorskip("sklearn.linear_model")
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed"),
+]
 
 SEEDS = (1, 2, 3)
 

@@ -6,11 +6,12 @@ Asked of a fresh interpreter, which builds the full models without memory for th
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
-pytest.importorskip("keras")
+pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
 
 SCRIPT = """
 import json, os
