@@ -123,7 +123,7 @@ BENCHMARK = Benchmark(
     title="normal or tumor, from gene expression: a 1-D convolutional network",
     parameters=NT3,
     presets={
-        "demo": {"epochs": 24, "learning_rate": 0.02},
+        "demo": {"epochs": 48, "learning_rate": 0.02},
         "test": {
             "conv": (16, 20, 1, 16, 10, 1),
             "epochs": 16,
