@@ -1,6 +1,7 @@
 """What users can get wrong, by name."""
 
 __all__ = [
+    "CheckpointError",
     "DataError",
     "EngineStopped",
     "FarandoleError",
@@ -62,3 +63,7 @@ class LaunchError(FarandoleError):
 
 class DataError(FarandoleError):
     """A file whose content is not what was expected."""
+
+
+class CheckpointError(FarandoleError):
+    """A checkpoint that cannot be written, or not be used."""

@@ -55,6 +55,7 @@ from farandole.comm.world import (
     stop_timeline,
 )
 from farandole.errors import HorovodInternalError
+from farandole.torch import checkpoint
 from farandole.torch import kernels as _kernels
 from farandole.torch.compression import Compression
 from farandole.torch.functions import (
@@ -133,6 +134,7 @@ __all__ = [
     "broadcast_parameters",
     "ccl_built",
     "check_buffers_match",
+    "checkpoint",
     "cross_rank",
     "cross_size",
     "cuda_built",
