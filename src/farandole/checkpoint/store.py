@@ -87,9 +87,9 @@ class Store:
             except Damaged as why:
                 aside = entry.within(SET_ASIDE)
                 entry.path.rename(aside.path)
-                self._say(f"{entry.path} is damaged: {why}. It is set aside as {aside.path.name}; an older one is used")
+                self._say(f"{entry.path} is damaged: {why}. It is set aside as {aside.path.name}; the one before is tried")
             except OSError as error:
-                self._say(f"{entry.path} cannot be read: {error.strerror}. An older one is used")
+                self._say(f"{entry.path} cannot be read: {error.strerror}. The one before is tried")
         return None
 
     def _finished(self) -> list[Entry]:
