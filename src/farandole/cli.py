@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole import __version__
+from farandole.checkpoint.command import add_checkpoint
 from farandole.data.command import add_data
 from farandole.errors import FarandoleError, SettingsError
 from farandole.study.command import add_study
@@ -163,4 +164,4 @@ def _merge_timeline(options: argparse.Namespace) -> int:
     return 0
 
 
-_VERBS = (_add_launch, _add_doctor, _add_timeline, add_data, add_study)
+_VERBS = (_add_launch, _add_doctor, _add_timeline, add_data, add_study, add_checkpoint)

@@ -10,13 +10,12 @@ from farandole.checkpoint.tensorfile import Damaged
 from farandole.checkpoint.tree import unflatten, without_tensors
 from farandole.errors import CheckpointError
 
-__all__ = ["read"]
+__all__ = ["entry_at", "read"]
 
 
 def read(folder: str | Path) -> dict[str, Any]:
     """The parts of a checkpoint, or of the newest in a folder of them, with NumPy arrays; every byte is checked."""
-    path = Path(folder).absolute()
-    entry = next((found for found in entries(path.parent) if found.path == path), None) or _newest(path)
+    entry = entry_at(Path(folder))
     try:
         loaded = load(entry)
     except Damaged as why:
@@ -25,8 +24,11 @@ def read(folder: str | Path) -> dict[str, Any]:
     return parts
 
 
-def _newest(folder: Path) -> Entry:
-    finished = [entry for entry in entries(folder) if not entry.kind]
-    if not finished:
+def entry_at(folder: Path) -> Entry:
+    """The checkpoint a folder is, or the newest it has."""
+    path = folder.absolute()
+    itself = [entry for entry in entries(path.parent) if entry.path == path]
+    found = itself or [entry for entry in entries(path) if not entry.kind]
+    if not found:
         raise CheckpointError(f"{folder} is no checkpoint, and has none")
-    return finished[-1]
+    return found[-1]

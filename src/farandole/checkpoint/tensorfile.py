@@ -197,7 +197,7 @@ class _Layout:
 def _check_length(handle: int, sums: FileSums) -> None:
     found = os.fstat(handle).st_size
     if found != sums.nbytes:
-        raise Damaged(f"has {found:,} of {sums.nbytes:,} bytes")
+        raise Damaged(f"has {found:,} bytes instead of {sums.nbytes:,}")
     if len(sums.blocks) != -(-sums.nbytes // BLOCK_BYTES):
         raise Damaged(f"has {len(sums.blocks)} checksums for {sums.nbytes:,} bytes")
 
