@@ -24,6 +24,7 @@ import numpy as np
 
 import farandole
 from farandole.checkpoint.background import Background
+from farandole.checkpoint.gathering import gather_objects
 from farandole.checkpoint.generators import NumpyRandom, PythonRandom
 from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.manifest import Manifest
@@ -196,16 +197,12 @@ class Checkpointer:
 
     def _gather(self, metrics: Mapping[str, float] | None) -> tuple[Manifest, Content] | None:
         """What to write, on the rank that writes; errors of the save before are raised here."""
-        problem = self._background_problem()
-        mine = (taken_own(self._own, self._rank), problem)
-        found = allgather_object(mine, "checkpoint.own", self._set)
-        if found[0][1]:
-            raise CheckpointError(found[0][1])
-        if self._rank:
+        self._raise_on_all(self._background_problem())
+        by_rank = gather_objects(taken_own(self._own, self._rank), self._set)
+        if by_rank is None:
             return None
         progress = replace(self.progress, train_s=self._train_s())
-        what = content(progress, taken(self._parts), [own for own, _ in found])
-        return self._manifest(progress, metrics or {}), what
+        return self._manifest(progress, metrics or {}), content(progress, taken(self._parts), by_rank)
 
     def _manifest(self, progress: Progress, metrics: Mapping[str, float]) -> Manifest:
         return Manifest(

@@ -12,6 +12,7 @@ optimizer's next step, which waits for the copy. Forward and backward hide it.
 from __future__ import annotations
 
 import weakref
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.parts import Part, as_part
 from farandole.checkpoint.timing import When
 from farandole.checkpoint.tree import ArrayInfo, Tensor, replaced
+from farandole.comm.collectives import broadcast_object
 from farandole.comm.process_sets import ProcessSet, global_process_set
 from farandole.comm.transport import AnyArray
 from farandole.errors import CheckpointError
@@ -60,10 +62,12 @@ class Checkpointer(_Checkpointer):
         **parts: Any,
     ) -> None:
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
+        models = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
+        per_rank = {"torch": _Random(), **{f"{name} buffers": _Buffers(m, process_set) for name, m in models.items()}}
         super().__init__(
             folder,
             {name: _part(name, value, optimizers) for name, value in parts.items()},
-            own={"torch": _Random()} | {name: _part(name, value, []) for name, value in (own or {}).items()},
+            own=per_rank | {name: _part(name, value, []) for name, value in (own or {}).items()},
             when=when,
             keep=keep,
             background=background,
@@ -117,6 +121,31 @@ class _Model(_Stateful):
             for name in dict.fromkeys([*there, *here])
             if there.get(name) != here.get(name)
         ]
+
+
+class _Buffers:
+    """What is not alike on all ranks although it is part of the model: the running means of batch normalisation."""
+
+    def __init__(self, model: torch.nn.Module, process_set: ProcessSet) -> None:
+        self._model = model
+        self._set = process_set
+
+    def state_dict(self) -> Any:
+        """Those that differ from the first rank's. Collective."""
+        here = {name: _array(buffer) for name, buffer in self._saved()}
+        sums = {name: zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) for name, array in here.items()}
+        first = broadcast_object(sums, self._set.runtime().members[0], "checkpoint.buffers", self._set)
+        return {name: Tensor(array) for name, array in here.items() if sums[name] != first.get(name)}
+
+    def load_state_dict(self, state: Any) -> None:
+        with torch.no_grad():
+            for name, buffer in self._saved():
+                if name in state:
+                    buffer.copy_(_with_tensors(state[name]))
+
+    def _saved(self) -> list[tuple[str, torch.Tensor]]:
+        kept = self._model.state_dict()
+        return [(name, buffer) for name, buffer in self._model.named_buffers() if name in kept]
 
 
 class _Optimizer(_Stateful):
