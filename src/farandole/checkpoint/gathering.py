@@ -22,4 +22,4 @@ def gather_objects(value: Any, process_set: ProcessSet) -> list[Any] | None:
     if joined is None:
         return None
     ends = np.cumsum(sizes).tolist()
-    return [pickle.loads(joined[end - size : end]) for end, size in zip(ends, sizes.tolist())]
+    return [pickle.loads(joined[end - size : end].tobytes()) for end, size in zip(ends, sizes.tolist())]

@@ -133,7 +133,7 @@ class _Buffers:
     def state_dict(self) -> Any:
         """Those that differ from the first rank's. Collective."""
         here = {name: _array(buffer) for name, buffer in self._saved()}
-        sums = {name: zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) for name, array in here.items()}
+        sums = {name: zlib.crc32(array.tobytes()) for name, array in here.items()}
         first = broadcast_object(sums, self._set.runtime().members[0], "checkpoint.buffers", self._set)
         return {name: Tensor(array) for name, array in here.items() if sums[name] != first.get(name)}
 

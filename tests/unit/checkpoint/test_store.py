@@ -120,10 +120,11 @@ def test_a_damaged_one_is_set_aside_and_named_once(opened, said) -> None:
     path.write_bytes(data)
     store = opened(last=2)
     assert newest_step(store) == 1
-    assert said == [
-        f"{path.parent} is damaged: {ARRAYS} does not fit its checksum between byte 0 and {len(data):,}. It is set "
-        "aside as damaged-00000002-step-2; the one before is tried"
-    ]
+    (text,) = said
+    assert text.startswith(
+        f"{path.parent} is damaged: {ARRAYS} does not fit its checksum between byte 0 and {len(data):,}."
+    )
+    assert text.endswith("It is set aside as damaged-00000002-step-2; the one before is tried")
     said.clear()
     save(store, 3)
     assert steps(store) == [1, 3]  # the damaged one takes nobody's place

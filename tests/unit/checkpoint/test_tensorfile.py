@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from farandole.checkpoint import tensorfile
-from farandole.checkpoint.tensorfile import Damaged, FileSums, check_file, read_arrays, read_header, write_arrays
+from farandole.checkpoint.tensorfile import (
+    Damaged,
+    FileSums,
+    check_file,
+    read_arrays,
+    read_header,
+    write_arrays,
+)
 from farandole.errors import CheckpointError
 
 TYPES = [
