@@ -331,3 +331,35 @@ def test_a_kill_at_any_point_of_a_save_leaves_a_whole_checkpoint(tmp_path: Path)
     assert found == sorted(found), "once the new one is there it stays"
     assert found.count(1) > 10
     assert found.count(2) > 5
+
+
+def test_everything_is_on_the_disk_before_it_gets_its_name(opened, monkeypatch) -> None:
+    """A kill is not a power cut: that one is survived by this order only."""
+    store = opened()
+    called: list[str] = []
+
+    def noted(name: str) -> None:
+        function = getattr(os, name)
+
+        def call(*args: object, **kwargs: object) -> object:
+            where = Path(os.readlink(f"/proc/self/fd/{args[0]}") if isinstance(args[0], int) else str(args[0]))
+            called.append(f"{name} {where.relative_to(store.folder.parent)}")
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("fsync", "rename", "replace"):
+        noted(name)
+    save(store, 7)
+    part = "run/unfinished-00000001-step-7"
+    assert called == [
+        f"fsync {part}/{STATE}",
+        f"fsync {part}/{ARRAYS}",
+        f"fsync {part}/{MANIFEST}",
+        f"fsync {part}",
+        f"rename {part}",
+        "fsync run",
+        "fsync run/LATEST.part",
+        "replace run/LATEST.part",
+        "fsync run",
+    ]
