@@ -102,6 +102,10 @@ def _add_launch(verbs: Verbs) -> None:
         help="end the job when a collective waits S seconds")
     add("--fusion-threshold-mb", type=float, metavar="MB", help="how much is packed into one buffer")
     add("--start-timeout", type=float, default=120.0, metavar="S", help="how long ranks may take to start")
+    add("--time-limit", type=float, metavar="S",
+        help="scripts that keep checkpoints save one and end before S seconds are over")
+    add("--grace", type=float, default=2.0, metavar="S",
+        help="after SIGTERM or ctrl-c, how long ranks may take to save and end; default: 2")
     add("--verbose", action="store_true", help="say what is started and how it ended")
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what every rank runs")
     # fmt: on
@@ -127,6 +131,8 @@ def _launch(options: argparse.Namespace) -> int:
             stall_abort_s=options.stall_abort,
             fusion_threshold_mb=options.fusion_threshold_mb,
             start_timeout_s=options.start_timeout,
+            time_limit_s=options.time_limit,
+            grace_s=options.grace,
             verbose=options.verbose,
         )
     )

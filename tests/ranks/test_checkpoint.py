@@ -253,9 +253,11 @@ def test_a_signal_to_one_rank_saves_on_all(tmp_path: Path, name: str) -> None:
 def test_a_job_ends_before_its_time_is_up_and_goes_on_when_started_again(tmp_path: Path) -> None:
     from farandole.checkpoint.folder import entries
 
-    environment = {"FARANDOLE_ENDS_AT": str(time.time() + 12)}
-    run = run_ranks(2, LOOP, args=["100000"], env=environment, cwd=tmp_path, timeout=60)
-    assert "on account of the time limit" in run.stderr
-    assert time.time() < float(environment["FARANDOLE_ENDS_AT"])
+    options = ["--time-limit", "14"]
+    run = run_ranks(
+        2, LOOP, args=["100000"], launcher="farandole", launcher_args=options, cwd=tmp_path, timeout=60
+    )
+    assert "on account of the time limit, with everything saved in run. To go on, start the same" in run.stderr
+    assert run.seconds < 14
     (entry,) = entries(tmp_path / "run")
     assert run_ranks(2, LOOP, args=[str(entry.step + 5)], cwd=tmp_path, timeout=60).results[0][0] == entry.step + 5

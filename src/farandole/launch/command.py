@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import IO
 
-from farandole.launch.processes import descendants, die_with_parent, reap_orphans, signal_descendants
+from farandole.launch.processes import descendants, die_with_parent, handles, reap_orphans, signal_descendants
 
 __all__ = ["GRACE_S", "NEVER", "Command"]
 
@@ -67,6 +68,13 @@ class Command:
             signal_descendants(os.getpid(), signal.SIGTERM)
         self.kill_at = min(self.kill_at, time.monotonic() + grace_s)
 
+    def pass_on(self, number: int) -> None:
+        """Signal those of its processes that handle it: others would be ended by it."""
+        for pid in descendants(os.getpid()):
+            if handles(pid, number):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
     def tick(self) -> None:
         """Keep the appointment."""
         now = time.monotonic()
@@ -82,5 +90,6 @@ def _prepare(worker: int, cores: set[int]) -> None:
     if os.getppid() != worker:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     if cores:
         os.sched_setaffinity(0, cores)

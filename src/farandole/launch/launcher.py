@@ -88,6 +88,7 @@ class _Launch:
             sink=self._sink,
             signals=signals,
             start_timeout_s=self._settings.start_timeout_s,
+            grace_s=self._settings.grace_s,
         )
 
     def _orders(self) -> Orders:

@@ -23,6 +23,7 @@ __all__ = [
     "Joined",
     "Orders",
     "Output",
+    "PassOn",
     "Place",
     "RankException",
     "Release",
@@ -105,7 +106,15 @@ class Ended(NamedTuple):
 
 
 class Stop(NamedTuple):
-    at_once: bool
+    """End the command: SIGTERM, and SIGKILL when it still runs `grace_s` later."""
+
+    grace_s: float
+
+
+class PassOn(NamedTuple):
+    """Send a signal to whatever handles it."""
+
+    signal: int
 
 
 class Release(NamedTuple):

@@ -18,6 +18,7 @@ __all__ = [
     "adopt_orphans",
     "descendants",
     "die_with_parent",
+    "handles",
     "process_ids",
     "reap_orphans",
     "signal_descendants",
@@ -60,6 +61,16 @@ def signal_descendants(ancestor: int, number: int) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
     return len(found)
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    try:
+        lines = (_PROC / str(pid) / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def reap_orphans(child: int) -> None:

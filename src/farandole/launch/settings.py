@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from farandole.errors import SettingsError
+from farandole.launch.command import GRACE_S
 from farandole.launch.hosts import Host, all_local, total_slots
 
 __all__ = ["BINDINGS", "LaunchSettings"]
@@ -42,6 +44,12 @@ class LaunchSettings:
     """How much is packed into one buffer; None leaves the default."""
     start_timeout_s: float = 120.0
     """How long ranks may take to start."""
+    time_limit_s: float | None = None
+    """After how long the job should have saved a checkpoint and ended; the ranks see to it."""
+    grace_s: float = GRACE_S
+    """How long ranks may go on when the launcher was told to end, to save what they have."""
+    ends_at: float | None = field(init=False, default=None)
+    """When the time limit is over, in seconds since 1970, however often the job is started."""
     verbose: bool = False
     """Say what is started and how it ended."""
 
@@ -59,9 +67,11 @@ class LaunchSettings:
         if self.bind not in BINDINGS:
             raise SettingsError(f"bind={self.bind!r} is unknown. Use one of {', '.join(BINDINGS)}.")
         self._check_positive()
+        if self.time_limit_s is not None:
+            self.ends_at = time.time() + self.time_limit_s
 
     def _check_positive(self) -> None:
-        for name in ("threads", "stall_warning_s", "stall_abort_s", "start_timeout_s"):
+        for name in ("threads", "stall_warning_s", "stall_abort_s", "start_timeout_s", "time_limit_s", "grace_s"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise SettingsError(f"{name}={value} is not above 0. Leave it out for the default.")
@@ -82,6 +92,8 @@ class LaunchSettings:
         variables = {"FARANDOLE_LAUNCHED": "1", "FARANDOLE_LAUNCH_SIZE": str(self.ranks)}
         if self.timeline is not None:
             variables["FARANDOLE_TIMELINE"] = str(self.timeline.absolute())
+        if self.ends_at is not None:
+            variables["FARANDOLE_ENDS_AT"] = f"{self.ends_at:.3f}"
         if self.stall_warning_s is not None:
             variables["FARANDOLE_STALL_CHECK_TIME_SECONDS"] = f"{self.stall_warning_s:g}"
         if self.stall_abort_s is not None:
@@ -110,5 +122,7 @@ class LaunchSettings:
             ("--stall-abort", self.stall_abort_s, None),
             ("--fusion-threshold-mb", self.fusion_threshold_mb, None),
             ("--start-timeout", self.start_timeout_s, 120.0),
+            ("--time-limit", self.time_limit_s, None),
+            ("--grace", self.grace_s, GRACE_S),
         ]
         return [(option, value) for option, value, default in named if value != default]
