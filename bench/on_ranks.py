@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import farandole.torch as hvd
-from bench import allreduce, gradients, idle, training
+from bench import allreduce, checkpoints, gradients, idle, training
 from bench.cases import Case, Measured
 from bench.contest import Ranks
 
@@ -18,6 +18,7 @@ __all__ = ["MEASURES"]
 
 MEASURES: dict[str, Callable[..., list[Case]]] = {
     "allreduce": allreduce.measure,
+    "checkpoints": checkpoints.measure,
     "gradients": gradients.measure,
     "idle": idle.measure,
     "steps": training.measure,

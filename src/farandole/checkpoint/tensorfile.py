@@ -14,7 +14,8 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,8 @@ __all__ = ["BLOCK_BYTES", "Damaged", "FileSums", "check_file", "read_arrays", "r
 BLOCK_BYTES = 4 << 20
 _ALIGN = 64
 _MOST_PIECES = 512  # of one writev; Linux takes 1024
-_READERS = 4
+_SUMMING = 2
+_MOST_UNDER_WAY = 16
 
 _NAMES = {
     "BOOL": np.dtype(np.bool_),
@@ -175,7 +177,7 @@ def read_arrays(path: Path, sums: FileSums) -> dict[str, AnyArray]:
         header = bytearray(layout.header_bytes)
         arrays = {name: np.empty(shape, dtype) for name, dtype, shape in layout.arrays}
         places = [memoryview(header), *(_bytes_of(array) for array in arrays.values())]
-        _read_checked(handle, places, sums)
+        _read_checked(handle, _blocks(places), sums)
     return arrays
 
 
@@ -183,8 +185,8 @@ def check_file(path: Path, sums: FileSums) -> None:
     """`Damaged` where a file is not what was written."""
     with path.open("rb", buffering=0) as file:
         _check_length(file.fileno(), sums)
-        with ThreadPoolExecutor(_READERS, "farandole-checkpoint-read") as pool:
-            list(pool.map(lambda block: _check_block(file.fileno(), block, sums), range(len(sums.blocks))))
+        lengths = [min(BLOCK_BYTES, sums.nbytes - start) for start in range(0, sums.nbytes, BLOCK_BYTES)]
+        _read_checked(file.fileno(), ([memoryview(bytearray(length))] for length in lengths), sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,14 +231,20 @@ def _entry(name: str, entry: Any) -> tuple[str, np.dtype[Any], tuple[int, ...], 
     return name, dtype, shape, int(start), int(end)
 
 
-def _read_checked(handle: int, places: Sequence[memoryview], sums: FileSums) -> None:
-    blocks = list(_blocks(places))
-    with ThreadPoolExecutor(_READERS, "farandole-checkpoint-read") as pool:
-        list(pool.map(lambda number: _read_block(handle, number, blocks[number], sums), range(len(blocks))))
+def _read_checked(handle: int, blocks: Iterable[list[memoryview]], sums: FileSums) -> None:
+    """One thread reads, in the order of the file, which is what kernels read ahead for; others sum up behind it."""
+    with ThreadPoolExecutor(_SUMMING, "farandole-checkpoint-sums") as summing:
+        under_way: deque[tuple[int, Future[int]]] = deque()
+        for number, block in enumerate(blocks):
+            _read_block(handle, number * BLOCK_BYTES, block)
+            under_way.append((number, summing.submit(_sum, block)))
+            if len(under_way) > _MOST_UNDER_WAY:
+                _compare(*under_way.popleft(), sums)
+        for one in under_way:
+            _compare(*one, sums)
 
 
-def _read_block(handle: int, number: int, block: list[memoryview], sums: FileSums) -> None:
-    offset = number * BLOCK_BYTES
+def _read_block(handle: int, offset: int, block: list[memoryview]) -> None:
     for first in range(0, len(block), _MOST_PIECES):
         left = block[first : first + _MOST_PIECES]
         while left:
@@ -245,16 +253,10 @@ def _read_block(handle: int, number: int, block: list[memoryview], sums: FileSum
                 raise Damaged("ends too early")
             offset += count
             left = _after(left, count)
-    _compare(number, _sum(block), sums)
 
 
-def _check_block(handle: int, number: int, sums: FileSums) -> None:
-    length = min(BLOCK_BYTES, sums.nbytes - number * BLOCK_BYTES)
-    _read_block(handle, number, [memoryview(bytearray(length))], sums)
-
-
-def _compare(number: int, found: int, sums: FileSums) -> None:
-    if found != sums.blocks[number]:
+def _compare(number: int, found: Future[int], sums: FileSums) -> None:
+    if found.result() != sums.blocks[number]:
         start = number * BLOCK_BYTES
         end = min(start + BLOCK_BYTES, sums.nbytes)
         raise Damaged(f"does not fit its checksum between byte {start:,} and {end:,}")
