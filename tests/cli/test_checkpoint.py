@@ -1,6 +1,7 @@
 """`farandole checkpoint`, as a user types it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.manifest import Manifest
 from farandole.checkpoint.store import Store
+from ranktest import run_ranks
+from repository import ROOT
 
 
 def farandole(*words: object) -> subprocess.CompletedProcess[str]:
@@ -72,3 +75,20 @@ def test_a_folder_without_any_is_said_so(tmp_path: Path, action: str) -> None:
     run = farandole(action, tmp_path)
     assert run.returncode == 1
     assert run.stderr == f"farandole: {tmp_path} is no checkpoint, and has none\n"
+
+
+def documented_loop() -> str:
+    text = (ROOT / "docs" / "checkpoints.md").read_text()
+    (code,) = [block for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if "init()" in block]
+    return str(code).replace("seconds=600", "steps=7").replace("step < 1000", "step < STEPS")
+
+
+def test_the_documented_loop_goes_on_where_it_was(tmp_path: Path) -> None:
+    script = "import sys\nSTEPS = int(sys.argv[1])\n" + documented_loop() + "result(model.weight.tolist())\n"
+    options = {"cwd": tmp_path, "launcher": "farandole", "timeout": 90.0}
+    run_ranks(2, script, args=["16"], **options)  # saved at 7 and 14
+    again = run_ranks(2, script, args=["30"], **options)
+    assert "going on from" in again.stderr
+    assert "00000002-step-14 (step 14, epoch 0)" in again.stderr
+    (tmp_path / "run1").rename(tmp_path / "other")
+    assert run_ranks(2, script, args=["30"], **options).results == again.results

@@ -342,7 +342,8 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(opened, monkeypatch) 
         function = getattr(os, name)
 
         def call(*args: object, **kwargs: object) -> object:
-            where = Path(os.readlink(f"/proc/self/fd/{args[0]}") if isinstance(args[0], int) else str(args[0]))
+            opened = isinstance(args[0], int)
+            where = Path(f"/proc/self/fd/{args[0]}").readlink() if opened else Path(str(args[0]))
             called.append(f"{name} {where.relative_to(store.folder.parent)}")
             return function(*args, **kwargs)
 
