@@ -117,6 +117,17 @@ def test_a_save_that_fails_fails_on_every_rank_and_the_next_works(fd, background
 
 
 @rank_test(n=[1, 2])
+@pytest.mark.parametrize("background", [False, True])
+def test_a_state_that_cannot_be_kept_is_named_on_every_rank(fd, background):
+    from farandole.checkpoint import Checkpointer
+
+    folder = shared_folder(fd)
+    with Checkpointer(folder, {"state": {"seen": {1, 2}}}, when=quiet()) as checkpointer:
+        assert "state/seen is a set" in message(checkpointer.async_save if background else checkpointer.save)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@rank_test(n=[1, 2])
 def test_a_second_job_is_refused_on_every_rank(fd):
     from farandole.checkpoint import Checkpointer
 

@@ -15,7 +15,7 @@ import math
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -114,6 +114,7 @@ class Checkpointer:
 
     def restore(self) -> Manifest | None:
         """Go on from the newest checkpoint that is whole; None where there is none. Collective."""
+        self.wait()
         loaded = self._store.newest() if self._store is not None else None
         told = None
         if loaded is not None:
@@ -166,26 +167,19 @@ class Checkpointer:
 
     def save(self, metrics: Mapping[str, float] | None = None) -> None:
         """Save now, and return when it is safe on disk. Collective."""
-        began = time.monotonic()
-        ready = self._gather(metrics)
-        problem = ""
-        if ready is not None and self._store is not None:
-            manifest, what = ready
-            try:
-                self._store.write(manifest, what.state, what.flat.arrays)
-            except CheckpointError as error:
-                problem = str(error)
-        self._raise_on_all(problem)
-        self._note_saved(time.monotonic() - began)
+
+        def write(store: Store, manifest: Manifest, what: Content) -> None:
+            store.write(manifest, what.state, what.flat.arrays)
+
+        self._save(metrics, write)
 
     def async_save(self, metrics: Mapping[str, float] | None = None) -> None:
         """Save in the background what the state is now; what goes wrong is raised by the next call. Collective."""
-        began = time.monotonic()
-        ready = self._gather(metrics)
-        if ready is not None and self._store is not None:
-            manifest, what, store = *ready, self._store
+
+        def start(store: Store, manifest: Manifest, what: Content) -> None:
             self._background.start(what.flat, lambda arrays: store.write(manifest, what.state, arrays))
-        self._note_saved(time.monotonic() - began)
+
+        self._save(metrics, start)
 
     def wait(self) -> None:
         """Return when the save in the background is safe on disk. Collective."""
@@ -195,14 +189,22 @@ class Checkpointer:
         """Return when held arrays may be changed again; doors call it before an optimizer's step."""
         self._background.settle()
 
-    def _gather(self, metrics: Mapping[str, float] | None) -> tuple[Manifest, Content] | None:
-        """What to write, on the rank that writes; errors of the save before are raised here."""
+    def _save(
+        self, metrics: Mapping[str, float] | None, write: Callable[[Store, Manifest, Content], None]
+    ) -> None:
+        began = time.monotonic()
         self._raise_on_all(self._background_problem())
         by_rank = gather_objects(taken_own(self._own, self._rank), self._set)
-        if by_rank is None:
-            return None
-        progress = replace(self.progress, train_s=self._train_s())
-        return self._manifest(progress, metrics or {}), content(progress, taken(self._parts), by_rank)
+        problem = ""
+        if by_rank is not None and self._store is not None:
+            progress = replace(self.progress, train_s=self._train_s())
+            try:
+                what = content(progress, taken(self._parts), by_rank)
+                write(self._store, self._manifest(progress, metrics or {}), what)
+            except CheckpointError as error:
+                problem = str(error)
+        self._raise_on_all(problem)
+        self._note_saved(time.monotonic() - began)
 
     def _manifest(self, progress: Progress, metrics: Mapping[str, float]) -> Manifest:
         return Manifest(

@@ -85,12 +85,18 @@ class Store:
             try:
                 return load(entry)
             except Damaged as why:
-                aside = entry.within(SET_ASIDE)
-                entry.path.rename(aside.path)
-                self._say(f"{entry.path} is damaged: {why}. It is set aside as {aside.path.name}; the one before is tried")
+                self._say(f"{entry.path} is damaged: {why}. {self._set_aside(entry)}; the one before is tried")
             except OSError as error:
                 self._say(f"{entry.path} cannot be read: {error.strerror}. The one before is tried")
         return None
+
+    def _set_aside(self, entry: Entry) -> str:
+        aside = entry.within(SET_ASIDE)
+        try:
+            entry.path.rename(aside.path)
+        except OSError as error:
+            return f"It cannot be set aside ({error.strerror})"
+        return f"It is set aside as {aside.path.name}"
 
     def _finished(self) -> list[Entry]:
         return [entry for entry in entries(self.folder) if not entry.kind]

@@ -94,7 +94,8 @@ class Clock:
     def interval_s(self) -> float | None:
         """How far apart saves should be; None where time alone is no reason."""
         if self._when.failures_s is not None:
-            return best_interval_s(self._exposed_s, self._when.failures_s)
+            # A save in the background may cost next to nothing, but the next one waits for its end.
+            return max(best_interval_s(self._exposed_s, self._when.failures_s), self._save_s)
         return self._when.seconds
 
     def is_due(self) -> bool:
@@ -131,9 +132,12 @@ class SignalNotes:
                 self._before[number] = signal.signal(number, self._note) or signal.SIG_DFL
 
     def stop(self) -> None:
+        """Back to what they did before; a SIGTERM that nobody has heeded does it now."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
+        if "SIGTERM" in self.take():
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def take(self) -> set[str]:
         """Those that have come since the last time."""

@@ -89,7 +89,13 @@ def test_signals_are_noted_and_the_second_sigterm_counts() -> None:
         assert (notes.take(), notes.take(), ended) == ({"SIGUSR1", "SIGTERM"}, set(), [])
         os.kill(os.getpid(), signal.SIGTERM)
         assert ended == [1]
-    finally:
         notes.stop()
+        assert ended == [1]
+        notes.start()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ended == [1]
+        notes.stop()
+        assert ended == [1, 1], "a SIGTERM that nobody heeded"
+    finally:
         signal.signal(signal.SIGTERM, before)
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
