@@ -55,8 +55,8 @@ class Checkpointer:
     """Saves `parts`, which are alike on all ranks, and `own`, of which each rank has its own.
 
     Parts are dicts, NumPy generators, or whatever has state_dict() and load_state_dict(). Python's and NumPy's
-    random numbers are added to `own`. With `background`, saves that are due are made
-    while training goes on. Collective: every rank of the set makes it and calls its methods.
+    random numbers are added to `own`. With `background`, saves that are due are made while training goes on.
+    Collective: every rank of the set makes it and calls its methods.
     """
 
     def __init__(
@@ -269,9 +269,11 @@ class Checkpointer:
         return set().union(*(said for said, _ in found))
 
     def _end(self, reason: str, metrics: Mapping[str, float] | None) -> NoReturn:
-        if self._saved == (self.progress.step, self.progress.epoch):
-            self.wait()
-        else:
+        self._signals.ignore()
+        problem = self._told_by_first(self._background_problem())
+        if problem:
+            self._say(problem)
+        if problem or self._saved != (self.progress.step, self.progress.epoch):
             self.save(metrics)
         self.close()
         self._say(
@@ -302,9 +304,13 @@ class Checkpointer:
 
     def _raise_on_all(self, problem: str) -> None:
         """`problem` is the first rank's."""
-        problem = broadcast_object(problem, self._root, "checkpoint.outcome", self._set)
-        if problem:
-            raise CheckpointError(problem)
+        told = self._told_by_first(problem)
+        if told:
+            raise CheckpointError(told)
+
+    def _told_by_first(self, problem: str) -> str:
+        told: str = broadcast_object(problem, self._root, "checkpoint.outcome", self._set)
+        return told
 
     def _say(self, text: str) -> None:
         if self._rank == 0:

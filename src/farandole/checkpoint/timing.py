@@ -139,6 +139,13 @@ class SignalNotes:
         if "SIGTERM" in self.take():
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def ignore(self) -> None:
+        """The program is about to end: ranks get the same signal one after the other, and none is to be killed by it."""
+        if self._before:
+            self._before[signal.SIGTERM] = signal.SIG_IGN
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.received.clear()
+
     def take(self) -> set[str]:
         """Those that have come since the last time."""
         taken, self.received = self.received, set()
