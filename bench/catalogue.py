@@ -10,7 +10,7 @@ from typing import Any
 from bench import loading
 from bench.cases import Case, Measured
 from bench.estimates import median
-from bench.launching import measure_on_ranks, steps_as_shipped
+from bench.launching import measure_on_hosts, measure_on_ranks, steps_as_shipped
 from bench.rows import Row, compared, exposed, fastest, overhead, share
 
 __all__ = ["BENCHMARKS", "Benchmark", "Outcome"]
@@ -96,6 +96,22 @@ def _resnet(quick: bool) -> Outcome:
     return outcome
 
 
+def _hosts(quick: bool) -> Outcome:
+    """Targets are against DDP as it is; what its own 16 bits give is told beside it."""
+    outcome = Outcome()
+    settings = {"block_steps": 1 if quick else 2, "budget_s": 15.0 if quick else 60.0}
+    for per_host, least, least_16 in ((2, 1.15, 1.5), (1, 0.95, 1.3)):
+        outcome.measured.append(measure_on_hosts(per_host, "hosts", settings, rate="2gbit"))
+        (case,) = outcome.measured[-1].cases
+        case.what = f"{case.what}, 2 hosts x {per_host}"
+        outcome.rows += [
+            compared(case, "farandole", "DDP", least=least),
+            compared(case, "farandole, 16 bits", "DDP", least=least_16),
+            compared(case, "farandole, 16 bits", "DDP, 16 bits"),
+        ]
+    return outcome
+
+
 def _mlp_as_shipped(quick: bool) -> Outcome:
     samples: dict[str, list[float]] = {"farandole launch": [], "torchrun": []}
     runs, steps = (2, 6) if quick else (6, 15)
@@ -107,6 +123,14 @@ def _mlp_as_shipped(quick: bool) -> Outcome:
     case = Case(what="mlp step as shipped", samples=samples, notes={"runs": runs, "steps": steps})
     row = compared(case, "farandole launch", "torchrun", least=1.7)
     return Outcome(rows=[row], measured=[Measured(cases=[case], facts={})])
+
+
+def _parameter_server(quick: bool) -> Outcome:
+    outcome = Outcome()
+    settings = {"block_steps": 1 if quick else 2, "budget_s": 8.0 if quick else 60.0}
+    for case in _measure(outcome, 4, "parameter_server", settings).cases:
+        outcome.rows.append(compared(case, "farandole", "parameter server"))
+    return outcome
 
 
 def _idle(quick: bool) -> Outcome:
@@ -167,6 +191,16 @@ BENCHMARKS = {
             run=_mlp_as_shipped,
         ),
         Benchmark(name="resnet", summary="training step of ResNet-50 at 64x64 against DDP", run=_resnet),
+        Benchmark(
+            name="parameter-server",
+            summary="the MLP's step with 3 workers and without a server, against one with it",
+            run=_parameter_server,
+        ),
+        Benchmark(
+            name="hosts",
+            summary="the MLP's step on 2 hosts with links of 2 Gbit/s, against DDP, with 32 and 16 bits",
+            run=_hosts,
+        ),
         Benchmark(name="idle", summary="CPU time of the engine while the program sleeps", run=_idle),
         Benchmark(name="timeline", summary="what recording a timeline adds to a step", run=_timeline),
         Benchmark(

@@ -8,12 +8,16 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.cases import Measured
 
-__all__ = ["BenchmarkFailed", "measure_on_ranks", "steps_as_shipped"]
+if TYPE_CHECKING:
+    from tests.support.hosts import Network
+
+__all__ = ["BenchmarkFailed", "measure_on_hosts", "measure_on_ranks", "steps_as_shipped"]
 
 ROOT = Path(__file__).resolve().parents[1]
 _TIMEOUT_S = 400.0
@@ -25,13 +29,32 @@ class BenchmarkFailed(Exception):
     """Ranks did not end well; the message says how to repeat it."""
 
 
-def measure_on_ranks(ranks: int, what: str, settings: dict[str, Any]) -> Measured:
+def measure_on_ranks(
+    ranks: int, what: str, settings: dict[str, Any], *, hosts: str = "", network: Network | None = None
+) -> Measured:
     """Run one of on_ranks.MEASURES: one thread a rank, the allocator tuned for all contestants alike."""
     with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder:
         out = Path(folder) / "measured.json"
         script = [sys.executable, "-m", "bench.on_ranks", what, json.dumps(settings), str(out)]
-        _run([*_farandole(ranks), "--threads", "1", "--", *script])
+        where = ["--hosts", hosts] if hosts else []
+        command = [*_farandole(ranks), *where, "--threads", "1", "--", *script]
+        if network is None:
+            _run(command)
+        else:
+            _run(network.on_head(command), network.variables)
         return Measured.from_json(json.loads(out.read_text()))
+
+
+def measure_on_hosts(per_host: int, what: str, settings: dict[str, Any], *, rate: str) -> Measured:
+    """The same on two hosts that are namespaces of this machine, with links of `rate` each way."""
+    from tests.support.hosts import Network, lacking
+
+    reason = lacking()
+    if reason:
+        raise BenchmarkFailed(reason)
+    with Network(["alpha", "beta"], rate=rate) as network:
+        hosts = f"alpha:{per_host},beta:{per_host}"
+        return measure_on_ranks(2 * per_host, what, settings, hosts=hosts, network=network)
 
 
 def steps_as_shipped(kind: str, ranks: int, steps: int) -> list[float]:
@@ -52,10 +75,10 @@ def _farandole(ranks: int) -> list[str]:
     return [sys.executable, "-m", "farandole", "launch", "-n", str(ranks)]
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], variables: Mapping[str, str] | None = None) -> None:
     """Standard output is the table's: whatever ranks say goes to standard error."""
     process = subprocess.Popen(
-        command, cwd=ROOT, env=_environment(), stdin=subprocess.DEVNULL, stdout=sys.stderr
+        command, cwd=ROOT, env=_environment() | dict(variables or {}), stdin=subprocess.DEVNULL, stdout=sys.stderr
     )
     try:
         code = process.wait(_TIMEOUT_S)

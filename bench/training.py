@@ -17,7 +17,7 @@ from bench.cases import Case
 from bench.contest import Contestant, Ranks, contest
 from bench.models import Workload, workload
 
-__all__ = ["measure", "measure_timeline"]
+__all__ = ["Trainer", "measure", "measure_timeline"]
 
 ALONE, OURS, DDP, TUNED_DDP = "no communication", "farandole", "DDP", "DDP, bucket views, no buffers"
 
@@ -59,7 +59,7 @@ def measure_timeline(ranks: Ranks, *, model: str, block_steps: int, budget_s: fl
     return [Case(what=f"{model} step, timeline on", samples=per_step, notes={"block_steps": block_steps})]
 
 
-class _Trainer:
+class Trainer:
     """A model in training by one of the contestants."""
 
     def __init__(
@@ -82,22 +82,22 @@ class _Trainer:
             self.optimizer.step()
 
 
-def _alone(work: Workload) -> _Trainer:
-    return _Trainer(ALONE, work, copy.deepcopy(work.model), lambda model: model)
+def _alone(work: Workload) -> Trainer:
+    return Trainer(ALONE, work, copy.deepcopy(work.model), lambda model: model)
 
 
-def _ours(work: Workload) -> _Trainer:
-    trainer = _Trainer(OURS, work, copy.deepcopy(work.model), lambda model: model)
+def _ours(work: Workload) -> Trainer:
+    trainer = Trainer(OURS, work, copy.deepcopy(work.model), lambda model: model)
     trainer.optimizer = hvd.DistributedOptimizer(trainer.optimizer, trainer.model.named_parameters())
     hvd.broadcast_parameters(trainer.model.state_dict(), root_rank=0)
     return trainer
 
 
-def _ddp(work: Workload) -> _Trainer:
-    return _Trainer(DDP, work, copy.deepcopy(work.model), DistributedDataParallel)
+def _ddp(work: Workload) -> Trainer:
+    return Trainer(DDP, work, copy.deepcopy(work.model), DistributedDataParallel)
 
 
-def _tuned_ddp(work: Workload) -> _Trainer:
+def _tuned_ddp(work: Workload) -> Trainer:
     """Without the copies and broadcasts that DDP makes unless told otherwise."""
 
     def wrap(model: nn.Module) -> nn.Module:
@@ -106,10 +106,10 @@ def _tuned_ddp(work: Workload) -> _Trainer:
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             return DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False)
 
-    return _Trainer(TUNED_DDP, work, copy.deepcopy(work.model), wrap)
+    return Trainer(TUNED_DDP, work, copy.deepcopy(work.model), wrap)
 
 
-def _check_same_weights(trainers: list[_Trainer]) -> None:
+def _check_same_weights(trainers: list[Trainer]) -> None:
     """Whoever averaged the same gradients as often has the same weights now."""
     ours, peers = trainers[1], trainers[2:]
     for peer in peers:

@@ -82,6 +82,7 @@ _NAMES = {
         "grouped_allreduce_async_",
         "grouped_reducescatter",
         "grouped_reducescatter_async",
+        "join",
         "poll",
         "reducescatter",
         "reducescatter_async",

@@ -17,6 +17,7 @@ from farandole import __version__
 from farandole.checkpoint.command import add_checkpoint
 from farandole.data.command import add_data
 from farandole.errors import FarandoleError, SettingsError
+from farandole.study.comm.command import add_bench
 from farandole.study.command import add_study
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ examples:
       a file with one host a line: `node1 slots=2` or `node1:2`
   farandole launch -n 2 --output-dir run1 -- python train.py
       run1/rank.0.out, run1/rank.0.err, ... and run1/run.json instead of the terminal
+  farandole launch -n 4 --restarts 3 -- python train.py
+      a script with hvd.elastic.run goes on from its last commit when a rank has died
 
 When a rank fails, all are ended, the first to fail is named, and its exit code is passed on.
 """
@@ -80,6 +83,9 @@ def _verb(verbs: Verbs, name: str, help_line: str, **details: Any) -> argparse.A
     )
 
 
+_OF_ANOTHER_SIZE = ("--min-np", "--max-np", "--min-num-proc", "--max-num-proc", "--host-discovery-script")
+
+
 def _add_launch(verbs: Verbs) -> None:
     verb = _verb(
         verbs, "launch", "start a command on N ranks",
@@ -92,7 +98,8 @@ def _add_launch(verbs: Verbs) -> None:
     where.add_argument("-H", "--hosts", metavar="a:2,b:2", help="hosts and how many ranks each takes")
     where.add_argument("--hostfile", "-hostfile", type=Path, metavar="FILE", help="the same, one host a line")
     add("--timeline", "--timeline-filename", type=Path, metavar="FILE", help="record all ranks in Chrome's format")
-    add("--output-dir", type=Path, metavar="DIR", help="one file a rank and a run record, not the terminal")
+    add("--output-dir", "--output-filename", type=Path, metavar="DIR",
+        help="one file a rank and a run record, not the terminal")
     add("--threads", type=int, metavar="T", help="threads a rank; default: the host's cores / its ranks")
     add("--bind", choices=("core", "node", "none"), default="none", help="each rank to its own cores or NUMA node")
     add("--no-tune", dest="tune", action="store_false", help="leave the C library's allocator as it is")
@@ -100,12 +107,19 @@ def _add_launch(verbs: Verbs) -> None:
         help="name the ranks and tensors a collective waits for after S seconds")
     add("--stall-abort", "--stall-check-shutdown-time-seconds", type=float, metavar="S",
         help="end the job when a collective waits S seconds")
+    add("--no-stall-check", dest="stall_check", action="store_false", help="neither of these two")
     add("--fusion-threshold-mb", type=float, metavar="MB", help="how much is packed into one buffer")
     add("--start-timeout", type=float, default=120.0, metavar="S", help="how long ranks may take to start")
     add("--time-limit", type=float, metavar="S",
         help="scripts that keep checkpoints save one and end before S seconds are over")
     add("--grace", type=float, default=2.0, metavar="S",
         help="after SIGTERM or ctrl-c, how long ranks may take to save and end; default: 2")
+    add("--restarts", "--reset-limit", type=int, default=0, metavar="K",
+        help="start a job that has lost a rank again, K times at most; elastic runs go on from their last commit")
+    add("--commit-dir", type=Path, metavar="DIR", default=os.environ.get("FARANDOLE_COMMIT_DIR"),
+        help="where elastic runs keep commits, seen by all hosts; default: a folder here, removed in the end")
+    add(*_OF_ANOTHER_SIZE, dest="another_size", metavar="", help=argparse.SUPPRESS)
+    add("--check-build", action="store_true", help="what `farandole doctor` says, and nothing is launched")
     add("--verbose", action="store_true", help="say what is started and how it ended")
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what every rank runs")
     # fmt: on
@@ -117,11 +131,19 @@ def _launch(options: argparse.Namespace) -> int:
     from farandole.launch.launcher import launch
     from farandole.launch.settings import LaunchSettings
 
+    if options.another_size is not None:
+        raise SettingsError(
+            f"{', '.join(_OF_ANOTHER_SIZE)}: a running job can neither grow nor shrink. With --restarts K one that "
+            "has lost a rank is started again, and with its --commit-dir one can be started on other hosts."
+        )
+    if options.check_build:
+        return _doctor(argparse.Namespace(json=False))
     return launch(
         LaunchSettings(
             command=options.command[1:] if options.command[:1] == ["--"] else options.command,
             ranks=options.ranks,
             hosts=choose_hosts(options.hosts, options.hostfile, os.environ),
+            hostfile=options.hostfile,
             timeline=options.timeline,
             output_dir=options.output_dir,
             threads=options.threads,
@@ -129,10 +151,13 @@ def _launch(options: argparse.Namespace) -> int:
             tune=options.tune,
             stall_warning_s=options.stall_warning,
             stall_abort_s=options.stall_abort,
+            stall_check=options.stall_check,
             fusion_threshold_mb=options.fusion_threshold_mb,
             start_timeout_s=options.start_timeout,
             time_limit_s=options.time_limit,
             grace_s=options.grace,
+            restarts=options.restarts,
+            commit_dir=options.commit_dir,
             verbose=options.verbose,
         )
     )
@@ -170,4 +195,4 @@ def _merge_timeline(options: argparse.Namespace) -> int:
     return 0
 
 
-_VERBS = (_add_launch, _add_doctor, _add_timeline, add_data, add_study, add_checkpoint)
+_VERBS = (_add_launch, _add_doctor, _add_timeline, add_data, add_study, add_bench, add_checkpoint)

@@ -91,7 +91,8 @@ class Examination:
 def examine() -> Examination:
     """Look at everything; nothing is changed, and MPI is started in child processes only."""
     looks: Iterable[Callable[[], list[Finding]]] = (
-        _mpi, _launcher, _ring, _frameworks, _cores, _memory, _shared_memory, _cross_memory, _allocator, _gpus, _power,
+        _mpi, _launcher, _ring, _frameworks, _cores, _memory, _shared_memory, _cross_memory, _compiler,
+        _allocator, _gpus, _power,
     )  # fmt: skip
     return Examination([finding for look in looks for finding in look()])
 
@@ -200,6 +201,13 @@ def _cross_memory() -> list[Finding]:
     advice = "sudo sysctl kernel.yama.ptrace_scope=0; in a container add --cap-add=SYS_PTRACE (not required)"
     words = f"not available ({os.strerror(error)}): ranks copy through shared memory"
     return [Finding("cross-memory attach", words, None, advice, {"available": False})]
+
+
+def _compiler() -> list[Finding]:
+    version = _version(["numba"])
+    words = f"numba {version}" if version else "none: large gradients are summed more slowly, and no files are parsed"
+    advice = "" if version else "pip install 'farandole[data]'"
+    return [Finding("compiler", words, True if version else None, advice, {"numba": version})]
 
 
 def _allocator() -> list[Finding]:

@@ -2,10 +2,12 @@
 
 __all__ = [
     "CheckpointError",
+    "CommitError",
     "DataError",
     "EngineStopped",
     "FarandoleError",
     "HorovodInternalError",
+    "HostsChangedError",
     "LaunchError",
     "MismatchError",
     "NotInitializedError",
@@ -67,3 +69,11 @@ class DataError(FarandoleError):
 
 class CheckpointError(FarandoleError):
     """A checkpoint that cannot be written, or not be used."""
+
+
+class CommitError(FarandoleError):
+    """A commit of an elastic run that cannot be written, or not be used."""
+
+
+class HostsChangedError(FarandoleError):
+    """The hosts of a running job have changed: it goes on only by being started again."""

@@ -36,6 +36,9 @@ def test_help_shows_a_command_to_type(words: list[str]) -> None:
         (["launch", "-H", "a:many", "true"], "'many' slots"),
         (["launch", "--hostfile", "none", "true"], "--hostfile none: cannot be read"),
         (["launch", "-n", "2", "--threads", "0", "true"], "threads=0"),
+        (["launch", "-n", "2", "--restarts", "-3", "true"], "restarts=-3"),
+        (["launch", "-np", "2", "--min-np", "1", "true"], "can neither grow nor shrink. With --restarts"),
+        (["launch", "-np", "2", "--no-stall-check", "--stall-abort", "5", "true"], "exclude each other"),
     ],
 )
 def test_mistakes_are_explained_in_one_line(words: list[str], said: str, tmp_path: Path) -> None:
@@ -44,6 +47,12 @@ def test_mistakes_are_explained_in_one_line(words: list[str], said: str, tmp_pat
     assert told.stderr.startswith("farandole: ")
     assert said in told.stderr
     assert len(told.stderr.splitlines()) == 1
+
+
+def test_check_build_is_what_the_doctor_says(tmp_path: Path) -> None:
+    told = farandole("launch", "--check-build", cwd=tmp_path)
+    assert told.returncode == 0, told.stdout
+    assert "+ ring test" in told.stdout
 
 
 def test_a_script_that_is_not_executable_is_run_by_this_python(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def running(tmp_path: Path, ranks: int = 2, words: Sequence[str] = ()) -> Iterat
             assert wait_until(lambda: len(list(tmp_path.glob("started.*"))) == ranks, 30.0), job.stderr
             yield job
             assert job.leftovers() == []
-            assert list(Path(tmpdir).iterdir()) == []
+            # One process of Open MPI, killed, cannot remove the directories that mpiexec would.
+            assert [path for path in Path(tmpdir).iterdir() if not path.match("ompi.*")] == []
 
 
 def launcher(job: Job) -> int:

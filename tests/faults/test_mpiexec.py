@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ranktest import RanksFailed, run_ranks
+from ranktest.library import make
 
 LIMIT_S = 10.0
 
@@ -116,8 +117,13 @@ CASES = [
     ("before a barrier of a process set", 1, "exit", "rank 1 has exited"),
     ("in a training step", 0, "exit", "rank 0 has exited"),
 ]
-# mpiexec ends everyone when a rank dies. Other launchers do not, and this one can be told not to.
-UNHELPED = "-disable-auto-cleanup"
+# mpiexec ends everyone when a rank dies. Other launchers do not, and each of these can be told not to.
+UNHELPED = "unhelped"
+LEAVE_THE_OTHERS = {
+    "mpich": "-disable-auto-cleanup",
+    "intel": "-disable-auto-cleanup",
+    "openmpi": "--enable-recovery",
+}
 UNHELPED_CASES = [
     ("before an allreduce", 1, "_exit", "rank 1 (process ", UNHELPED),
     ("while others wait for asynchronous operations", 0, "_exit", "rank 0 (process ", UNHELPED),
@@ -138,9 +144,10 @@ UNHELPED_CASES = [
 def die(place, victim, kind, said="", *options, ranks=3, env=None):
     """Run it; seconds from the fault to the end of the job, its exit code and what it said."""
     script = BEGIN + textwrap.dedent(PLACES[place])
+    words = [LEAVE_THE_OTHERS[make()]] if UNHELPED in options else []
     started = time.time()
     run = run_ranks(
-        ranks, script, args=[str(victim), kind], launcher_args=options, env=env, timeout=25, expect=None
+        ranks, script, args=[str(victim), kind], launcher_args=words, env=env, timeout=60, expect=None
     )
     return started + run.seconds - run.by_rank[victim]["at"], run.returncode, run.stderr
 

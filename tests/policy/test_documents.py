@@ -63,13 +63,13 @@ def help_of(verb: str) -> str:
 
 @cache
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def wrong_with(command: list[str]) -> str | None:
     arguments = farandole_arguments(command)
     if command[0] == "make":
-        unknown = [word for word in command[1:] if word.isalpha() and word not in make_targets()]
+        unknown = [word for word in command[1:] if re.fullmatch("[a-z][a-z-]*", word) and word not in make_targets()]
         return f"no make target {unknown}" if unknown else None
     if arguments and not arguments[0].startswith("-"):
         options = {word.split("=")[0] for word in arguments[1:] if word.startswith("--")}

@@ -15,6 +15,7 @@ DOORS = ("farandole.torch", "farandole.tensorflow", "farandole.keras", "farandol
 # A part of the package and what none of its modules may import.
 FORBIDDEN = {
     "farandole.comm": (*FRAMEWORKS, *DOORS, "farandole.cli"),
+    "farandole.elastic": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.data": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.checkpoint": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.observe": (*FRAMEWORKS, *DOORS, "farandole.comm", "mpi4py"),

@@ -31,7 +31,8 @@ def fingerprints(fd, ways):
     """A digest for each operation, type and size; `ways` is how arrays are expected to travel."""
     found = {}
     for dtype in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64):
-        for count in (5, 2_000, 33_333, 200_003):
+        large = (1_000_003, 3_300_001) if dtype in (np.float32, np.float64) else ()
+        for count in (5, 2_000, 33_333, 200_003, *large):
             mine = awkward(fd.rank(), count, dtype)
             for name, op in (("sum", fd.Sum), ("average", fd.Average), ("product", fd.Product)):
                 result = fd.allreduce(mine, op=op)
@@ -44,9 +45,16 @@ def fingerprints(fd, ways):
     return found
 
 
-def test_every_way_gives_the_same_bits_on_every_rank_in_every_run(ranks):
+@pytest.fixture
+def without_numba(tmp_path):
+    """Ranks for whom numba is not installed."""
+    (tmp_path / "numba.py").write_text("raise ImportError('hidden')\n")
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+def test_every_way_gives_the_same_bits_on_every_rank_in_every_run(ranks, without_numba):
     reference = None
-    for name, env in [*WAYS.items(), ("again", {})]:
+    for name, env in [*WAYS.items(), ("not compiled", without_numba), ("again", {})]:
         kind = {"window": "window", "none": "mpi", "cross exchange": "mpi"}.get(name, "direct")
         of_ranks = ranks(3, fingerprints, kind, env=env)
         reference = reference or of_ranks[0]
@@ -125,3 +133,21 @@ def bad_setting(fd):
 
 def test_a_wrong_algorithm_is_named(ranks):
     ranks(2, bad_setting, env={"FARANDOLE_NODE_ALGORITHMS": "*=rings"})
+
+
+def tiny_and_odd(fd):
+    """Averages of numbers at the edges of float32, in an array large enough to be summed in one compiled call."""
+    from farandole.comm import floats
+
+    edges = np.float32([1e-45, 3e-45, -1e-45, 1.1e-38, 3e38, -3e38, np.inf, -np.inf, np.nan, 0.0, -0.0, 1 / 3])
+    result = fd.allreduce(np.resize(np.roll(edges, fd.rank()), 1 << 20), op=fd.Average)
+    return floats.load()[0] is not None, np.where(np.isnan(result), np.float32(7), result)[:24].view(np.int32)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_compiled_sums_are_the_interpreted_ones_at_the_edges_too(ranks, size, without_numba):
+    (compiled, bits), (interpreted, expected) = (
+        ranks(size, tiny_and_odd, env=env)[0] for env in ({}, without_numba)
+    )
+    assert compiled and not interpreted
+    assert bits == expected

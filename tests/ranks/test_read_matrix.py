@@ -151,7 +151,7 @@ def test_a_shard_is_this_ranks_rows(fd, suffix):
 
 NODES = """
 import os
-os.environ["FARANDOLE_NODE"] = os.environ["NODES_OF_RANKS"].split(",")[int(os.environ["PMI_RANK"])]
+os.environ["FARANDOLE_NODE"] = os.environ["NODES_OF_RANKS"].split(",")[rank_number()]
 import numpy as np
 import farandole as fd
 from farandole.data import parse, read_matrix, together

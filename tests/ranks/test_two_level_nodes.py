@@ -9,7 +9,7 @@ from ranktest import run_ranks
 SCRIPT = """
 import os
 nodes = os.environ["NODES_OF_RANKS"].split(",")
-os.environ["FARANDOLE_NODE"] = nodes[int(os.environ["PMI_RANK"])]
+os.environ["FARANDOLE_NODE"] = nodes[rank_number()]
 import numpy as np
 import torch
 import farandole as fd

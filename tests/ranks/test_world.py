@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from farandole.launch.place import find_place
+from onrank import rank_number
 from ranktest import rank_test, run_ranks
 
 ALONE = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "SLURM_", "OMPI_"))}
@@ -23,8 +25,8 @@ def python(script, **environment):
 @rank_test(n=[1, 2, 3])
 def test_every_rank_knows_its_place(fd):
     assert fd.is_initialized()
-    assert fd.rank() == int(os.environ["PMI_RANK"])
-    assert fd.size() == int(os.environ["PMI_SIZE"])
+    place = find_place(os.environ)
+    assert (fd.rank(), fd.size()) == (place.rank, place.size)
     assert (fd.local_rank(), fd.local_size()) == (fd.rank(), fd.size())
     assert (fd.cross_rank(), fd.cross_size(), fd.is_homogeneous()) == (0, 1, True)
     assert fd.describe()["nodes"] == [fd.size()]
@@ -108,9 +110,9 @@ def test_init_with_some_of_the_ranks(fd):
     """Those outside the list do not call init() and are not needed."""
     fd.barrier()
     fd.shutdown()
-    if os.environ["PMI_RANK"] != "1":
+    world_rank = rank_number()
+    if world_rank != 1:
         fd.init(comm=[2, 0])
-        world_rank = int(os.environ["PMI_RANK"])
         assert (fd.size(), fd.rank()) == (2, {0: 0, 2: 1}[world_rank])
         assert fd.allreduce(np.array([world_rank]), op=fd.Sum).tolist() == [2]
         assert (fd.allreduce(np.full(200_000, 1.0), op=fd.Sum) == 2).all()
@@ -146,7 +148,7 @@ def test_init_with_a_communicator_of_mpi4py(fd):
 @pytest.mark.parametrize("nodes", [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 1], [0, 1, 2, 3]])
 def test_ranks_on_several_nodes(fd, nodes):
     fd.shutdown()
-    here = nodes[int(os.environ["PMI_RANK"])]
+    here = nodes[rank_number()]
     os.environ["FARANDOLE_NODE"] = f"node{here}"
     try:
         fd.init()
@@ -278,7 +280,7 @@ def test_without_mpi_under_a_launcher_of_two_no_rank_trains_alone():
         expect=None,
     )
     assert done.returncode != 0
-    assert "PMI_SIZE=2 ranks were started" in done.stderr and "training" not in done.stdout
+    assert "_SIZE=2 ranks were started" in done.stderr and "training" not in done.stdout
 
 
 def test_a_setting_that_is_no_number_is_named():

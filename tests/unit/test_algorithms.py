@@ -49,3 +49,11 @@ def test_what_cannot_work_is_refused(monkeypatch, text, told):
 def test_an_empty_table_is_refused():
     with pytest.raises(SettingsError, match="sizes must rise"):
         AlgorithmTable(node=())
+
+
+def test_where_results_go(monkeypatch):
+    table = AlgorithmTable()
+    assert [table.for_result(n, neighbours=2) for n in (1 << 24, (1 << 24) + 1)] == ["place", "window"]
+    assert table.for_result(1 << 20, neighbours=3) == "window"
+    monkeypatch.setenv("FARANDOLE_RESULT_ALGORITHMS", "*=place")
+    assert AlgorithmTable.from_environment().for_result(1 << 30, neighbours=64) == "place"

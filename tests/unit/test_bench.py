@@ -11,6 +11,7 @@ from bench.cases import Case
 from bench.estimates import median, median_difference, overhead_bound, ratio_of_medians
 from bench.rows import compared, fastest, overhead, share, table
 
+from ranktest import run_ranks
 from repository import ROOT
 
 
@@ -122,6 +123,42 @@ def test_a_benchmark_runs(tmp_path: Path) -> None:
     for case in measured["cases"]:
         assert len({len(seconds) for seconds in case["samples"].values()}) == 1
         assert all(second > 0 for seconds in case["samples"].values() for second in seconds)
+
+
+PARAMETER_SERVER = """
+import sys
+from pathlib import Path
+import torch
+import farandole.torch as hvd
+from bench import parameter_server
+from bench.contest import Ranks
+from bench.models import Workload
+
+hvd.init()
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.ReLU(), torch.nn.Linear(30, 5))
+if hvd.rank() == 0:
+    parameter_server._RATE = float(sys.argv[1])
+work = Workload("small", model, (8, 40), 5, hvd.rank())
+cases = parameter_server.race(Ranks(Path()), work, block_steps=2, budget_s=0.2)
+result({case.what: {name: len(seconds) for name, seconds in case.samples.items()} for case in cases})
+"""
+
+
+ONE_THREAD = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def test_a_parameter_server_trains_the_same_weights() -> None:
+    found = run_ranks(4, PARAMETER_SERVER, args=["0.01"], env=ONE_THREAD, timeout=90).results
+    assert list(found[0]) == ["small step, 3 workers", "small seconds a batch, 4 ranks"]
+    for turns in found[0].values():
+        assert turns["farandole"] == turns["parameter server"] >= 5
+
+
+def test_a_parameter_server_that_trains_other_weights_is_noticed() -> None:
+    run = run_ranks(3, PARAMETER_SERVER, args=["0.02"], env=ONE_THREAD, timeout=90, expect=None)
+    assert run.returncode != 0
+    assert "the weights of farandole and of the server's worker are" in run.stderr
 
 
 def test_an_unknown_benchmark_is_named_with_those_there_are() -> None:

@@ -7,6 +7,7 @@ import pytest
 from farandole.errors import LaunchError, SettingsError
 from farandole.launch.allocation import allocated_hosts, choose_hosts
 from farandole.launch.hosts import Host, all_local, machinefile, parse_hosts, read_hostfile
+from farandole.launch.settings import LaunchSettings
 
 
 @pytest.mark.parametrize(
@@ -86,8 +87,12 @@ def test_a_pbs_allocation(tmp_path: Path) -> None:
     assert allocated_hosts({"PBS_NODEFILE": str(nodes)}) == [Host("x1", 2), Host("x2", 1)]
 
 
-def test_an_allocation_of_this_machine_alone_needs_no_hosts() -> None:
-    assert allocated_hosts({"SLURM_JOB_NODELIST": "localhost", "SLURM_TASKS_PER_NODE": "4"}) == []
+def test_an_allocation_of_this_machine_alone_says_how_many_ranks(tmp_path: Path) -> None:
+    nodes = tmp_path / "nodes"
+    nodes.write_text("localhost\n" * 4)
+    settings = LaunchSettings(command=["true"], hosts=allocated_hosts({"PBS_NODEFILE": str(nodes)}))
+    assert settings.local
+    assert settings.ranks == 4
     assert allocated_hosts({}) == []
 
 

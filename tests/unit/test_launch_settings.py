@@ -26,6 +26,11 @@ def test_ranks_default_to_the_slots_of_the_hosts() -> None:
         ({"command": ["x"], "ranks": 1, "stall_abort_s": -1.0}, "stall_abort_s=-1.0"),
         ({"command": ["x"], "ranks": 1, "fusion_threshold_mb": -1.0}, "fusion_threshold_mb=-1.0"),
         ({"command": ["x"], "ranks": 1, "time_limit_s": 0.0}, "time_limit_s=0.0"),
+        ({"command": ["x"], "ranks": 1, "restarts": -1}, "restarts=-1"),
+        (
+            {"command": ["x"], "ranks": 1, "stall_check": False, "stall_abort_s": 9.0},
+            "--no-stall-check and --stall-abort 9 exclude each other",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_quoted(settings: dict[str, Any], said: str) -> None:
@@ -46,6 +51,27 @@ def test_ranks_learn_of_the_settings_through_their_environment() -> None:
         "FARANDOLE_STALL_SHUTDOWN_TIME_SECONDS": "90.5",
         "FARANDOLE_FUSION_THRESHOLD": str(2 << 20),
     }
+
+
+def test_without_a_stall_check_ranks_are_told_so() -> None:
+    told = LaunchSettings(command=["x"], ranks=2, stall_check=False).rank_variables()
+    assert told["FARANDOLE_STALL_CHECK_DISABLE"] == "1"
+    assert "FARANDOLE_STALL_CHECK_DISABLE" not in LaunchSettings(command=["x"], ranks=2).rank_variables()
+
+
+def test_restarts_come_with_a_folder_for_commits_that_the_command_to_repeat_names() -> None:
+    first, second = (LaunchSettings(command=["x"], ranks=2, restarts=3) for _ in range(2))
+    assert first.commit_dir is not None and first.commit_dir != second.commit_dir
+    assert first.rank_variables()["FARANDOLE_COMMIT_DIR"] == str(first.commit_dir.absolute())
+    assert f"--restarts 3 --commit-dir {first.commit_dir}" in first.command_line()
+    assert "FARANDOLE_COMMIT_DIR" not in LaunchSettings(command=["x"], ranks=2).rank_variables()
+
+
+def test_a_hostfile_is_watched_and_named_again() -> None:
+    settings = LaunchSettings(command=["x"], hosts=[Host("a", 2), Host("b", 1)], hostfile=Path("hosts"))
+    told = settings.rank_variables()
+    assert (told["FARANDOLE_HOSTFILE"], told["FARANDOLE_HOSTS"]) == (str(Path("hosts").absolute()), "a:2,b:1")
+    assert settings.command_line() == "farandole launch -n 3 --hostfile hosts -- x"
 
 
 def test_the_command_to_repeat_can_be_pasted() -> None:

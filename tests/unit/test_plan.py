@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from farandole.comm.kernels import Reduction
-from farandole.comm.plan import DIRECT_BYTES, PIECE_BYTES, Entry, GradientPlan, agree
+from farandole.comm.plan import DIRECT_BYTES, PIECE_BYTES, WIRE_BYTES, Entry, GradientPlan, agree
 from farandole.comm.process_sets import SetRuntime
 from farandole.comm.team import Team
 from farandole.comm.transport import LocalTransport
@@ -38,9 +38,9 @@ def test_a_difference_names_rank_and_parameter(theirs, told):
 def make():
     """Plans of one rank."""
     plans = []
-    runtime = SetRuntime(LocalTransport(), (0,), "", 1 << 26)
 
-    def plan(*entries, **options):
+    def plan(*entries, nodes=1, **options):
+        runtime = SetRuntime(LocalTransport(), (0,), "", 1 << 26, nodes)
         given = {"how": Reduction("sum"), "staged": False, "team": Team(threads=0), **options}
         plans.append(GradientPlan(runtime, "SGD.1", entries, **given))
         return plans[-1]
@@ -92,6 +92,20 @@ def test_staged_gradients_are_packed_even_when_large(make):
 def test_very_large_gradients_are_cut(make):
     plan = make(entry(3 * PIECE_BYTES // 4 + 1))
     assert plan.describe()["pieces"] == 4
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_between_nodes_large_gradients_are_cut_smaller(make, staged):
+    count = 3 * WIRE_BYTES // 4 + 1
+    assert make(entry(count), staged=staged).describe()["pieces"] == 1
+    plan = make(entry(count), staged=staged, nodes=2, how=Reduction("sum", 1.0, 2))
+    assert plan.describe()["pieces"] == 4
+    gradient = np.arange(count, dtype=np.float32)
+    if staged:
+        plan.buffer(0)[:] = gradient
+    plan.ready(0, None if staged else gradient)
+    plan.finish()
+    assert ((plan.buffer(0) if staged else gradient) == np.arange(count, dtype=np.float32) / 2).all()
 
 
 def test_a_step_says_on_how_many_ranks_each_gradient_exists(make):

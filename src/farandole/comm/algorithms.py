@@ -12,6 +12,7 @@ result to all) or `mpi` (the library's own).
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ class AlgorithmTable:
     """Within a node."""
     result: tuple[tuple[float, str], ...] = ((16 * _KIB * _KIB, "place"), (float("inf"), "window"))
     """Where a gradient's result goes within a node."""
+    many_neighbours: int = 3
+    """From this many ranks a node on, results go to the window: reading them back from each takes longer."""
     cross: tuple[tuple[float, str], ...] = ((64 * _KIB, "exchange"), (float("inf"), "scatter"))
     """Between nodes; sizes are those of the part one rank carries."""
     many_nodes: int = 16
@@ -46,7 +49,9 @@ class AlgorithmTable:
     def for_node(self, nbytes: int) -> str:
         return next(name for limit, name in self.node if nbytes <= limit)
 
-    def for_result(self, nbytes: int) -> str:
+    def for_result(self, nbytes: int, neighbours: int) -> str:
+        if neighbours >= self.many_neighbours:
+            return "window"
         return next(name for limit, name in self.result if nbytes <= limit)
 
     def for_cross(self, nbytes: int, nodes: int) -> str:
@@ -60,6 +65,8 @@ class AlgorithmTable:
             text = os.environ.get(f"FARANDOLE_{field.upper()}_ALGORITHMS")
             if text:
                 rows[field] = _parse(field, text)
+        if "result" in rows:
+            rows["many_neighbours"] = sys.maxsize
         return cls(**rows)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from farandole.comm.adasum import AdasumReduce
 from farandole.comm.compression import Compression, Compressor
+from farandole.comm.join import join as join_set
 from farandole.comm.kernels import Op
 from farandole.comm.operations import Allreduce, Alltoall, Broadcast, Reducescatter
 from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
@@ -35,6 +36,7 @@ from farandole.comm.submit import (
     synchronize,
 )
 from farandole.comm.transport import AnyArray
+from farandole.comm.world import current
 from farandole.errors import SettingsError
 
 __all__ = [
@@ -71,6 +73,7 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "join",
     "poll",
     "reducescatter",
     "reducescatter_async",
@@ -452,6 +455,15 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return when every rank of the set is here. Collective: every rank of the set calls it."""
     runtime = process_set.runtime()
     run(runtime, make_barrier(runtime))
+
+
+def join(device: int = -1) -> int:
+    """Let the other ranks go on: they get zeros from this one until all have joined. Collective.
+
+    Meanwhile only allreduces, gradients and barriers are possible, and averages still divide by all ranks. Returns
+    the rank that joined last, on every rank. `device` has no meaning here.
+    """
+    return join_set(global_process_set.runtime(), current().plans)
 
 
 # Objects

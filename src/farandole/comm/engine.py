@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from farandole.comm.negotiate import Coordinator, Request, Verdict
+from farandole.comm.negotiate import JOIN, Coordinator, Request, Verdict
 from farandole.comm.transport import Request as Sent
 from farandole.comm.transport import Transport
 from farandole.comm.waiting import SLOW_S, Blocked, Subject, blocked, pauses, wait_until
@@ -70,16 +70,23 @@ class Engine:
         run_batch: Callable[[list[tuple[Operation, Verdict]]], list[Any]],
         label: str,
         crossed: Callable[[str], None],
+        stand_in: Callable[[Request], Operation],
     ) -> None:
         """`run_batch` carries out operations whose verdicts came together (it may fuse them).
 
         `crossed` hears the keys of operations that never took place, because the peers were in others.
+        `stand_in` makes the part in the others' operations of a rank that has joined.
         """
         self._transport = transport
         self._members = members
         self._label = label
         self._run_batch = run_batch
         self._crossed = crossed
+        self._stand_in = stand_in
+        self.joined: frozenset[int] = frozenset()
+        """Ranks of the set that have joined, and others have not."""
+        self.on_join: Callable[[], None] | None = None
+        """Called, by whoever drives, when others have joined."""
         self._coordinator = Coordinator(members) if transport.rank == 0 else None
         self._lock = threading.Lock()
         self._drive = threading.Lock()
@@ -123,13 +130,20 @@ class Engine:
 
     def poll(self, handle: Handle) -> bool:
         if not handle.done:
-            self._advance()
+            self.advance()
         return handle.done
 
-    def wait(self, handle: Handle) -> Any:
-        """The operation's value; raises its error."""
+    def wait(self, handle: Handle, meanwhile: Callable[[], None] | None = None) -> Any:
+        """The operation's value; raises its error. `meanwhile` is called between looks at it."""
+
+        def done() -> bool:
+            finished = self.poll(handle)
+            if meanwhile is not None:
+                meanwhile()
+            return finished
+
         try:
-            wait_until(lambda: self.poll(handle), self._subject(handle))
+            wait_until(done, self._subject(handle))
         except BaseException as error:
             self._give_up(handle, error)
             raise
@@ -150,7 +164,7 @@ class Engine:
             self._outbox.append((_LEAVE, reason))
             pending = list(self._pending.values())
             self._wake.notify()
-        self._advance()
+        self.advance()
         for handle in pending:
             self._end(handle, error=self._closed_error(handle.key))
 
@@ -172,8 +186,14 @@ class Engine:
             self._thread.join()
         self._drive.acquire()  # nobody touches the transport any more
 
+    def everyone_left(self) -> bool:
+        """After close(): whether the others' farewells have come."""
+        self.advance()
+        gone = self._coordinator is not None and self._coordinator.gone() == self._transport.size
+        return gone or self._last_word
+
     def _advanced(self, done: bool) -> bool:
-        self._advance()
+        self.advance()
         return done
 
     # The driver
@@ -194,7 +214,7 @@ class Engine:
 
     def _drive_asynchronous(self) -> None:
         for _ in pauses():
-            self._advance()
+            self.advance()
             if self._asynchronous == 0 or self._closed is not None:
                 return
             self._show_slow()
@@ -222,7 +242,7 @@ class Engine:
             finally:
                 self._drive.release()
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """One round of progress, unless another thread is at it."""
         if not self._drive.acquire(blocking=False):
             return
@@ -262,7 +282,9 @@ class Engine:
 
     def _answer(self, coordinator: Coordinator, rank: int, letters: list[tuple[int, Any]]) -> None:
         for what, content in letters:
-            if what == _ANNOUNCE:
+            if what == _ANNOUNCE and content.kind == JOIN:
+                self._verdicts += coordinator.join(rank, content)
+            elif what == _ANNOUNCE:
                 verdict = coordinator.submit(rank, content)
                 if verdict is not None:
                     self._verdicts.append(verdict)
@@ -291,6 +313,10 @@ class Engine:
             handle = self._pending.get(verdict.key)
             if verdict.key == "" and verdict.left:
                 self._coordinator_left(verdict)
+            elif verdict.joined is not None:
+                self._others_joined(verdict.joined)
+            elif handle is None and verdict.stand_in is not None:
+                batch.append((Handle(self._stand_in(verdict.stand_in), background=False), verdict))
             elif handle is None:
                 continue
             elif verdict.error is not None:
@@ -340,7 +366,7 @@ class Engine:
                 self._outbox.append((_WITHDRAW, handle.key))
             if isinstance(error, MismatchError):
                 self._crossed(handle.key)
-        self._advance()
+        self.advance()
 
     def _coordinator_left(self, verdict: Verdict) -> None:
         self._last_word = True
@@ -349,6 +375,11 @@ class Engine:
             self._closed_by = RankFailedError
         for handle in list(self._pending.values()):
             self._end(handle, error=self._closed_error(handle.key))
+
+    def _others_joined(self, joined: tuple[int, ...]) -> None:
+        self.joined = frozenset(joined)
+        if joined and self._transport.rank not in joined and self.on_join is not None:
+            self.on_join()
 
     def _closed_error(self, key: str) -> FarandoleError:
         return self._closed_by(f"{self._prefix()}{key}: {self._closed}")

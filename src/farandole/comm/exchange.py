@@ -53,6 +53,14 @@ class Board:
         fence()
         self._flat[self._at(word, slot) + self.rank] = value
 
+    def announce(self, slot: int, value: int, source: int, result: int) -> None:
+        """This rank's arrays are at these addresses, and it has posted them: several marks at once."""
+        stride, at = self._slots * self.size, self._at(0, slot) + self.rank
+        self._flat[SOURCE * stride + at] = source
+        self._flat[RESULT * stride + at] = result
+        fence()
+        self._flat[POSTED * stride + at] = value
+
     def take_back(self, value: int) -> None:
         """Undo this rank's marks of `value`, in every slot."""
         mine = self._words[: RELEASED + 1, :, self.rank]
@@ -77,6 +85,11 @@ class Board:
     def late(self, word: int, slot: int, value: int) -> list[int]:
         """Node ranks that have not come to `value`."""
         return [int(r) for r in np.flatnonzero(self._words[word, slot] < value)]
+
+    def all(self, word: int, slot: int) -> AnyArray:
+        """Every rank's word."""
+        words: AnyArray = self._words[word, slot]
+        return words
 
     def get(self, word: int, slot: int, rank: int) -> int:
         return int(self._flat[self._at(word, slot) + rank])
@@ -121,11 +134,14 @@ def _read_memory(pid: int, address: int, into: AnyArray) -> None:
         remote = _Vector(address + done, total - done)
         count = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
         if count <= 0:
-            number = ctypes.get_errno()
-            if number == errno.ESRCH:
-                raise death_of(pid)
-            raise OSError(number, f"reading the memory of process {pid}: {os.strerror(number)}")
+            raise _unreadable(pid, ctypes.get_errno())
         done += count
+
+
+def _unreadable(pid: int, number: int) -> Exception:
+    if number == errno.ESRCH:
+        return death_of(pid)
+    return OSError(number, f"reading the memory of process {pid}: {os.strerror(number)}")
 
 
 class DirectExchange:
@@ -141,6 +157,8 @@ class DirectExchange:
         token = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()
         peers = node.allgather_object((os.getpid(), token.ctypes.data, token.tobytes()))
         self._pids = [pid for pid, _, _ in peers]
+        self.others = np.array([0 if pid == os.getpid() else pid for pid in self._pids], np.int64)
+        """Whose memory each rank's array is in, 0 for this one's."""
         problem = next(filter(None, (self._check(*peer) for peer in peers)), None)
         problems = [p for p in node.allgather_object(problem) if p is not None]
         if problems:
@@ -159,13 +177,24 @@ class DirectExchange:
 
     def post(self, slot: int, sequence: int, source: AnyArray, result: AnyArray) -> None:
         address = source.ctypes.data
-        self.board.mark(SOURCE, slot, address)
-        self.board.mark(RESULT, slot, address if result is source else result.ctypes.data)
-        self.board.mark(POSTED, slot, sequence)
+        self.board.announce(slot, sequence, address, address if result is source else result.ctypes.data)
+
+    def addresses(self, slot: int) -> AnyArray:
+        """Where every rank's array begins, in its own memory."""
+        return self.board.all(SOURCE, slot)
 
     def read_source(self, slot: int, rank: int, offset: int, scratch: AnyArray) -> AnyArray:
         _read_memory(self._pids[rank], self.board.get(SOURCE, slot, rank) + offset, scratch)
         return scratch
+
+    def why_unreadable(self, slot: int, rank: int) -> Exception:
+        """The error to raise when a neighbour's memory could not be read: what a second attempt says."""
+        pid = self._pids[rank]
+        try:
+            _read_memory(pid, self.board.get(SOURCE, slot, rank), np.zeros(1, np.uint8))
+        except (OSError, RankFailedError) as error:
+            return error
+        return _unreadable(pid, errno.EFAULT)
 
     def publish(self, slot: int, sequence: int, result: AnyArray, start: int, stop: int) -> None:
         self.board.mark(REDUCED, slot, sequence)

@@ -7,6 +7,7 @@ float32 and rounded once, so the sum of many ranks neither overflows nor loses t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
@@ -46,6 +47,12 @@ class Reduction:
     @property
     def scales(self) -> bool:
         return self.multiply != 1.0 or self.divide != 1
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """(multiply, divide), as one multiplication where that is exact and so gives the same number."""
+        scale = self.multiply / self.divide
+        return (scale, 1.0) if abs(math.frexp(scale)[0]) == 0.5 else (self.multiply, float(self.divide))
 
     def unscaled(self) -> Reduction:
         return Reduction(self.combine)
@@ -110,11 +117,12 @@ class NumpyKernels:
             np.copyto(out, _scale_integers(reduction, total), casting="unsafe")
         else:
             target = out if out.dtype == total.dtype else total
-            if reduction.multiply != 1.0:
-                np.multiply(total, total.dtype.type(reduction.multiply), out=target)
+            multiply, divide = map(total.dtype.type, reduction.factors)
+            if multiply != 1:
+                np.multiply(total, multiply, out=target)
                 total = target
-            if reduction.divide != 1:
-                np.divide(total, total.dtype.type(reduction.divide), out=target)
+            if divide != 1:
+                np.divide(total, divide, out=target)
             if target is not out:
                 np.copyto(out, target, casting="unsafe")
 

@@ -13,7 +13,7 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,11 @@ from farandole.comm.transport import AnyArray, LocalTransport, Request, Transpor
 from farandole.comm.waiting import Subject, blocked, wait_until
 from farandole.errors import FarandoleError
 
-__all__ = ["MpiTransport", "describe", "from_communicator", "some_ranks", "thread_level", "world"]
+__all__ = ["MpiTransport", "describe", "from_communicator", "plain", "some_ranks", "thread_level", "world"]
 
 # One MPI call moves at most this many bytes: MPI-3 libraries count in 32-bit integers.
 MESSAGE_BYTES = 1 << 30
+BRUCK = "2"
 
 _lock = threading.RLock()
 _module: Any = None
@@ -56,8 +57,32 @@ def _start() -> Any:
         levels = {"SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"}
         if wanted not in levels:
             raise FarandoleError(f"FARANDOLE_MPI_THREAD_LEVEL={wanted.lower()}: use one of {sorted(levels)}")
-        MPI.Init_thread(getattr(MPI, f"THREAD_{wanted}"))
+        with _added_to_environment(_workarounds(MPI.get_vendor()[0])):
+            MPI.Init_thread(getattr(MPI, f"THREAD_{wanted}"))
     return MPI
+
+
+def _workarounds(vendor: str) -> dict[str, str]:
+    """What a library must be told before it starts, unless the user has told it something else."""
+    if vendor == "Intel MPI":
+        # The algorithm of its own choice never ends where ranks send very different amounts (300,000 bytes and 3).
+        return {"I_MPI_ADJUST_IALLGATHERV": BRUCK}
+    if vendor == "Open MPI" and "PMIX_RANK" not in os.environ:
+        # Without mpiexec it leaves 16 MiB in /dev/shm when it ends, and one process needs no shared memory.
+        return {"OMPI_MCA_btl": "^sm,vader"}
+    return {}
+
+
+@contextlib.contextmanager
+def _added_to_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Not for good: what this process starts next may be an mpiexec."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def thread_level() -> str:
@@ -103,6 +128,12 @@ def some_ranks(choose: Callable[[int, int], Sequence[int]]) -> Transport:
 def from_communicator(comm: Any) -> Transport:
     """A duplicate of a user's mpi4py communicator. Collective over it."""
     return MpiTransport(_mpi(), comm.Dup())
+
+
+def plain(ranks: Sequence[int]) -> Any:
+    """mpi4py's own communicator of these ranks, for comparisons with it. Collective over them only."""
+    everyone = _mpi().COMM_WORLD
+    return everyone.Create_group(everyone.Get_group().Incl(list(ranks)))
 
 
 class _Serial:
@@ -336,8 +367,9 @@ class MpiTransport:
         return _Pending(self._mpi, self._guard, requests, (data, out))
 
     def allreduce_native(self, data: AnyArray, out: AnyArray, op: str) -> Request | None:
-        native = data.dtype.kind in "iuf" and data.dtype.isbuiltin == 1 and data.dtype != np.float16
-        if not native or data.size >= 1 << 31:
+        # An array that was unpickled has a dtype equal to NumPy's own but not the same: ranks must not differ by that.
+        native = data.dtype.kind in "iuf" and data.dtype.isbuiltin != 2 and data.dtype != np.float16
+        if not native or not data.dtype.isnative or data.size >= 1 << 31:
             return None
         return self._start("Iallreduce", data, out, self._operations[op])
 

@@ -2,8 +2,8 @@
 
 Ranks may submit operations in any order. The coordinator (the set's first rank) collects requests by
 key; once every rank has sent one, it compares them and answers all ranks: go, or an error that names the
-ranks and what differs. Every rank carries the answers out in the order they were given. Pure logic: no
-communication happens here.
+ranks and what differs. Every rank carries the answers out in the order they were given. A rank that has joined
+sends nothing more; the answers tell it in what to stand in, with zeros. Pure logic: no communication happens here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-__all__ = ["Coordinator", "Request", "Verdict"]
+__all__ = ["JOIN", "Coordinator", "Request", "Verdict"]
 
 
 class Request(NamedTuple):
@@ -37,8 +37,16 @@ class Verdict(NamedTuple):
     splits: tuple[tuple[int, ...], ...] = ()
     left: bool = False
     """The error is that a rank has left."""
+    joined: tuple[int, ...] | None = None
+    """For a key of "": who has joined by now."""
+    stand_in: Request | None = None
+    """What ranks that have joined are to take part in."""
+    counters: tuple[tuple[str, int], ...] = ()
+    """With the last join: how many operations without a name there have been, of each kind."""
 
 
+JOIN = "join"
+_WITH_JOINED = {"allreduce", "barrier", "gradients"}
 _SAME_SHAPE = {"allreduce", "broadcast", "reducescatter"}
 _ADVICE = {
     "allreduce": "Every rank must pass the same shape.",
@@ -55,6 +63,7 @@ class Coordinator:
         self._members = members
         self._table: dict[str, dict[int, Request]] = {}
         self._left: dict[int, str] = {}
+        self._joined: dict[int, Request] = {}
 
     def submit(self, rank: int, request: Request) -> Verdict | None:
         """Take a rank's request; the verdict, if it was the last one needed."""
@@ -63,13 +72,41 @@ class Coordinator:
         if self._left:
             del self._table[request.key]
             return self._left_verdict(request.key)
-        if len(entry) < len(self._members):
-            return None
-        del self._table[request.key]
-        return self._judge([entry[r] for r in range(len(self._members))])
+        return self._take(request.key) if self._complete(entry) else None
+
+    def join(self, rank: int, request: Request) -> list[Verdict]:
+        """A rank takes part in nothing of its own until all have joined; what waited only for it can go."""
+        if self._left:
+            return [self._left_verdict(request.key)]
+        self._joined[rank] = request
+        if len(self._joined) < len(self._members):
+            ready = [key for key, entry in self._table.items() if self._complete(entry)]
+            return [self._notice(), *map(self._take, ready)]
+        last = self._members[rank]
+        counters: dict[str, int] = {}
+        for of_rank in self._joined.values():
+            for kind, count in of_rank.arguments:
+                counters[kind] = max(counters.get(kind, 0), count)
+        self._joined.clear()
+        return [self._notice(), Verdict(JOIN, rows=((last,),), counters=tuple(sorted(counters.items())))]
+
+    def _notice(self) -> Verdict:
+        return Verdict("", joined=tuple(self._joined))
+
+    def _complete(self, entry: dict[int, Request]) -> bool:
+        return len(entry.keys() | self._joined.keys()) == len(self._members)
+
+    def _take(self, key: str) -> Verdict:
+        """The verdict on a key that everybody has come to."""
+        entry = self._table.pop(key)
+        ranks = sorted(entry)
+        return self._judge([entry[rank] for rank in ranks], [self._members[rank] for rank in ranks])
 
     def withdraw(self, rank: int, key: str) -> None:
         """A rank has given up waiting for a key."""
+        if key == JOIN:
+            self._joined.pop(rank, None)
+            return
         entry = self._table.get(key, {})
         entry.pop(rank, None)
         if not entry:
@@ -78,8 +115,9 @@ class Coordinator:
     def leave(self, rank: int, reason: str) -> list[Verdict]:
         """A rank will take part in nothing more: everything pending fails."""
         self._left[rank] = reason
-        keys = list(self._table)
+        keys = [*self._table, *([JOIN] if self._joined else [])]
         self._table.clear()
+        self._joined.clear()
         return [self._left_verdict(key) for key in keys]
 
     def gone(self) -> int:
@@ -88,57 +126,70 @@ class Coordinator:
 
     def missing(self, key: str) -> list[int]:
         """World ranks that have not asked for a key that others wait for."""
-        entry = self._table.get(key)
-        return [] if entry is None else [w for r, w in enumerate(self._members) if r not in entry]
+        entry = self._joined if key == JOIN else self._table.get(key, {})
+        there = entry.keys() | self._joined.keys()
+        return [w for r, w in enumerate(self._members) if r not in there] if entry else []
 
     def _left_verdict(self, key: str) -> Verdict:
         who = ", ".join(f"rank {self._members[r]} {why}" for r, why in sorted(self._left.items()))
         return Verdict(key, f"{key}: {who} and takes part in nothing more", left=True)
 
-    def _judge(self, requests: list[Request]) -> Verdict:
-        key = requests[0].key
-        error = self._difference(requests)
+    def _judge(self, requests: list[Request], members: list[int]) -> Verdict:
+        first = requests[0]
+        error = _difference(requests, members) or self._impossible_with_joined(first)
         if error is not None:
-            return Verdict(key, f"{key}: {error}")
+            return Verdict(first.key, f"{first.key}: {error}")
         rows = tuple(tuple(shape[0] if shape else 1 for _, shape in r.tensors) for r in requests)
         splits = tuple(r.splits for r in requests if r.splits is not None)
-        return Verdict(key, None, rows, splits)
+        return Verdict(first.key, None, rows, splits, stand_in=first if self._joined else None)
 
-    def _difference(self, requests: list[Request]) -> str | None:
-        """What the ranks disagree on, or None."""
-        kind = requests[0].kind
-        counts = [len(r.tensors) for r in requests]
-        if len(set(counts)) > 1:
-            return self._tell("the number of arrays", counts)
-        for index in range(counts[0]):
-            which = f" of array {index}" if counts[0] > 1 else ""
-            dtypes = [r.tensors[index][0] for r in requests]
-            if len(set(dtypes)) > 1:
-                return self._tell(f"dtype{which}", dtypes)
-            shapes = [r.tensors[index][1] for r in requests]
-            if kind in _SAME_SHAPE and len(set(shapes)) > 1:
-                return self._tell(f"shape{which}", shapes) + " " + _ADVICE[kind]
-            if len({shape[1:] for shape in shapes}) > 1 or len({len(shape) for shape in shapes}) > 1:
-                return self._tell(f"shape{which} beyond dimension 0", shapes)
-        return self._argument_difference(requests)
+    def _impossible_with_joined(self, request: Request) -> str | None:
+        if not self._joined or (request.kind in _WITH_JOINED and ("op", "ADASUM") not in request.arguments):
+            return None
+        joined = [self._members[rank] for rank in sorted(self._joined)]
+        return (
+            f"{_ranks(joined)} {'has' if len(joined) == 1 else 'have'} joined and can only add zeros to an allreduce. "
+            "Call join() on every rank first."
+        )
 
-    def _argument_difference(self, requests: list[Request]) -> str | None:
-        names = [tuple(name for name, _ in r.arguments) for r in requests]
-        if len(set(names)) > 1:
-            return self._tell("arguments", names)
-        for position, name in enumerate(names[0]):
-            values = [r.arguments[position][1] for r in requests]
-            if any(value != values[0] for value in values):
-                return self._tell(name, values)
-        given = [r.splits is not None for r in requests]
-        return self._tell("whether splits are given", given) if len(set(given)) > 1 else None
 
-    def _tell(self, what: str, values: Iterable[Any]) -> str:
-        groups: dict[Any, list[int]] = {}
-        for rank, value in enumerate(values):
-            groups.setdefault(value, []).append(self._members[rank])
-        parts = [f"{_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {v}" for v, ranks in groups.items()]
-        return f"ranks differ in {what}: {'; '.join(parts)}."
+def _difference(requests: list[Request], members: list[int]) -> str | None:
+    """What the ranks disagree on, or None."""
+    kind = requests[0].kind
+    counts = [len(r.tensors) for r in requests]
+    if len(set(counts)) > 1:
+        return _tell("the number of arrays", counts, members)
+    for index in range(counts[0]):
+        which = f" of array {index}" if counts[0] > 1 else ""
+        dtypes = [r.tensors[index][0] for r in requests]
+        if len(set(dtypes)) > 1:
+            return _tell(f"dtype{which}", dtypes, members)
+        shapes = [r.tensors[index][1] for r in requests]
+        if kind in _SAME_SHAPE and len(set(shapes)) > 1:
+            return _tell(f"shape{which}", shapes, members) + " " + _ADVICE[kind]
+        if len({shape[1:] for shape in shapes}) > 1 or len({len(shape) for shape in shapes}) > 1:
+            return _tell(f"shape{which} beyond dimension 0", shapes, members)
+    return _argument_difference(requests, members)
+
+
+def _argument_difference(requests: list[Request], members: list[int]) -> str | None:
+    names = [tuple(name for name, _ in r.arguments) for r in requests]
+    if len(set(names)) > 1:
+        return _tell("arguments", names, members)
+    for position, name in enumerate(names[0]):
+        values = [r.arguments[position][1] for r in requests]
+        if any(value != values[0] for value in values):
+            return _tell(name, values, members)
+    given = [r.splits is not None for r in requests]
+    return _tell("whether splits are given", given, members) if len(set(given)) > 1 else None
+
+
+def _tell(what: str, values: Iterable[Any], members: list[int]) -> str:
+    groups: dict[Any, list[int]] = {}
+    for member, value in zip(members, values):
+        groups.setdefault(value, []).append(member)
+    parts = [f"{_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {v}" for v, ranks in groups.items()]
+    return f"ranks differ in {what}: {'; '.join(parts)}."
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -25,9 +25,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from farandole.comm.floats import LEAST_BYTES, load, prepare
+from farandole.comm.join import GradientStep
 from farandole.comm.kernels import Reduction
 from farandole.comm.process_sets import SetRuntime
-from farandole.comm.reduce import TwoLevel, communication_track, note_fallback
+from farandole.comm.reduce import TwoLevel, communication_track, node_cores, note_fallback
 from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
 from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray
@@ -41,7 +43,10 @@ SPARSE = 1 << 16
 
 DIRECT_BYTES = 1 << 20
 BUCKET_BYTES = 4 << 20
+# A part of a large gradient. Between nodes one is on the wire while the next is combined; within a node there is no
+# wire, and each costs some calls.
 PIECE_BYTES = 32 << 20
+WIRE_BYTES = 8 << 20
 ABANDON_S = 5.0
 
 
@@ -125,9 +130,11 @@ class GradientPlan:
         self.team = team
         self.statistics = Statistics(label=label, ranks=runtime.transport.size)
         self._members = runtime.members
+        self.engine = runtime.engine
         self._pieces: list[_Piece] = []
         self._places: list[list[int]] = [[] for _ in entries]
         self._views: list[AnyArray | None] = [None] * len(entries)
+        self._part_bytes = PIECE_BYTES if runtime.nodes == 1 else WIRE_BYTES
         self._cut(staged, bucket_bytes)
         self._transport = runtime.transport.duplicate()
         self._present = np.zeros(max(len(entries), 1), np.int32)
@@ -141,14 +148,20 @@ class GradientPlan:
         self._results: dict[int, AnyArray] = {}
         self._window_changed: dict[int, bool] = {}
         self._open_window()
+        self._load_compiled()
         self._sequence = 0
         self._lock = threading.Lock()
         self._work_came = threading.Condition(self._lock)
         self._work_done = threading.Condition(self._lock)
         self._busy = 0
         # Threads that have to share a core with the training thread only push each other out of its cache.
-        spare_cores = len(os.sched_getaffinity(0)) > self._two_level.node.size
-        self._one_at_a_time = self._two_level.on_one_node and not spare_cores
+        node = self._two_level.node
+        spare_core = node_cores(node) > node.size and len(os.sched_getaffinity(0)) > 1
+        self._one_at_a_time = self._two_level.on_one_node and not spare_core
+        self.in_step = False
+        """Whether gradients are on their way."""
+        self._filling = False
+        self._announced = 0
         self._begin()
         self._error: BaseException | None = None
         self._closed = False
@@ -163,11 +176,14 @@ class GradientPlan:
             nbytes = entry.elements * _dtype(entry).itemsize
             alone = not staged and entry.group < 0 and nbytes >= DIRECT_BYTES
             full = entry.group < 0 and held + nbytes > bucket_bytes
-            if bucket and (alone or full or not self._alike(bucket[-1], index)):
+            own = alone or (entry.group < 0 and nbytes > self._part_bytes)
+            if bucket and (own or full or not self._alike(bucket[-1], index)):
                 self._add_bucket(bucket)
                 bucket, held = [], 0
             if alone:
                 self._add_direct(index, nbytes)
+            elif own:
+                self._add_staged(index, nbytes)
             else:
                 bucket.append(index)
                 held += nbytes
@@ -191,11 +207,21 @@ class GradientPlan:
 
     def _add_direct(self, index: int, nbytes: int) -> None:
         entry = self.entries[index]
-        parts = -(-nbytes // PIECE_BYTES)
+        parts = -(-nbytes // self._part_bytes)
         step = -(-entry.elements // parts)
         for start in range(0, entry.elements, step):
             self._places[index].append(len(self._pieces))
             self._pieces.append(_Piece([index], start=start, stop=min(start + step, entry.elements)))
+
+    def _add_staged(self, index: int, nbytes: int) -> None:
+        """A large gradient that is packed, in parts as well."""
+        buffer = np.zeros(self.entries[index].elements, _dtype(self.entries[index]))
+        self._views[index] = buffer
+        step = -(-buffer.size // -(-nbytes // self._part_bytes))
+        for start in range(0, buffer.size, step):
+            part = buffer[start : start + step]
+            self._places[index].append(len(self._pieces))
+            self._pieces.append(_Piece([index], buffer=part, array=part, stop=part.size))
 
     def _slot_bytes(self) -> list[int]:
         def size(piece: _Piece) -> int:
@@ -219,8 +245,10 @@ class GradientPlan:
     def _open_window(self) -> None:
         """Results of the largest gradients go to memory the node's ranks share, where there is room for it."""
         sizes = {i: entry.elements * _dtype(entry).itemsize for i, entry in enumerate(self.entries)}
-        goes = self._two_level.table.for_result
-        direct = [i for i, view in enumerate(self._views) if view is None and goes(sizes[i]) == "window"]
+        goes, neighbours = self._two_level.table.for_result, self._two_level.node.size
+        direct = [
+            i for i, view in enumerate(self._views) if view is None and goes(sizes[i], neighbours) == "window"
+        ]
         if self._two_level.kind != "direct" or not direct:
             return
         try:
@@ -235,6 +263,21 @@ class GradientPlan:
             for place in self._places[index]:
                 piece = self._pieces[place]
                 piece.shared = shared[piece.start : piece.stop]
+
+    def _load_compiled(self) -> None:
+        """Compile now, if it must be, and not in the first step."""
+        sizes = {_dtype(self.entries[piece.entries[0]]): 0 for piece in self._pieces if piece.entries}
+        for piece in self._pieces:
+            if piece.entries:
+                dtype = _dtype(self.entries[piece.entries[0]])
+                sizes[dtype] = max(sizes[dtype], (piece.stop - piece.start) * dtype.itemsize)
+        large = [dtype for dtype, nbytes in sizes.items() if nbytes >= LEAST_BYTES]
+        if large and self._two_level.kind != "alone":
+            _, problem = load()
+            if problem:
+                note_fallback(problem, speak=False)
+            for dtype in large:
+                prepare(dtype)
 
     # A step
 
@@ -258,6 +301,7 @@ class GradientPlan:
 
         `present`: what it adds to the count that finish() returns.
         """
+        self._enter_step()
         if self._node_presence is None:
             self._present[index] = present
         else:
@@ -270,9 +314,39 @@ class GradientPlan:
             if piece.waiting == 0:
                 self._post(place)
 
+    def _enter_step(self) -> None:
+        self.in_step = True
+        if self.engine.joined:
+            self.tell_joined()
+
+    def tell_joined(self) -> None:
+        """Let ranks that have joined know which step this rank is in, once."""
+        with self._lock:
+            if not self.in_step or self._filling or self._announced == self._sequence:
+                return
+            self._announced = self._sequence
+        self.engine.submit(GradientStep(self.label, self._sequence), background=True)
+
+    def step_with_zeros(self, sequence: int) -> None:
+        """Take part in a step with zeros, unless this rank has taken part in it with gradients."""
+        if sequence != self._sequence:
+            return
+        self._filling = True
+        try:
+            for index, entry in enumerate(self.entries):
+                view = self._views[index]
+                if view is not None:
+                    view[:] = 0
+                zeros = np.zeros(entry.elements, _dtype(entry)) if view is None else None
+                self.ready(index, zeros, present=0)
+            self.finish()
+        finally:
+            self._filling = False
+
     def finish(self) -> AnyArray:
         """Wait for every gradient; returns on how many ranks each exists (as `present` was given)."""
         start_ns = time.monotonic_ns()
+        self._enter_step()
         try:
             if self._counting is not None:
                 self._post(self._counting)
@@ -317,6 +391,7 @@ class GradientPlan:
     def _begin(self) -> None:
         with self._lock:
             self._sequence += 1
+            self.in_step = False
             self._next = 0
             self._reduced = 0
             self._posted = [False] * len(self._pieces)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from farandole.comm.engine import Engine
+from farandole.comm.join import StandIns
 from farandole.comm.lane import Lane
 from farandole.comm.operations import run_batch
 from farandole.comm.transport import Transport
@@ -18,19 +19,25 @@ __all__ = ["ProcessSet", "SetRuntime", "global_process_set"]
 class SetRuntime:
     """A set's communicators and engine, on a rank that belongs to it. Collective over the set to make."""
 
-    def __init__(self, transport: Transport, members: tuple[int, ...], label: str, fusion_bytes: int) -> None:
+    def __init__(
+        self, transport: Transport, members: tuple[int, ...], label: str, fusion_bytes: int, nodes: int
+    ) -> None:
+        """`nodes` is on how many of them the members are."""
         self.transport = transport
+        self.nodes = nodes
         self.members = members
         self.label = label
         self.fusion_bytes = fusion_bytes
         self.lane = Lane(transport, members, label, fusion_bytes)
         self._control = transport.duplicate()
-        self.engine = Engine(self._control, members, run_batch, label, self._take_back)
-        self._counters: dict[str, int] = {}
+        self.stand_ins = StandIns(self.lane)
+        self.engine = Engine(self._control, members, run_batch, label, self._take_back, self.stand_ins.make)
+        self.counters: dict[str, int] = {}
+        """Operations without a name so far, of each kind."""
 
     def next_name(self, kind: str) -> str:
         """Operations without a name are numbered, in the order in which a rank submits them."""
-        count = self._counters[kind] = self._counters.get(kind, 0) + 1
+        count = self.counters[kind] = self.counters.get(kind, 0) + 1
         return f"noname.{count}"
 
     def _take_back(self, key: str) -> None:
@@ -38,8 +45,8 @@ class SetRuntime:
         found = re.fullmatch(r"(\w+)\.noname\.(\d+)(\.size)?", key)
         if found is not None:
             kind = found[1] + ("_object" if found[3] else "")
-            if self._counters.get(kind) == int(found[2]):
-                self._counters[kind] -= 1
+            if self.counters.get(kind) == int(found[2]):
+                self.counters[kind] -= 1
 
     def local(self, rank: int) -> int:
         """A world rank's number within the set."""

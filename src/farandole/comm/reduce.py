@@ -17,6 +17,7 @@ phase; where neighbours cannot read each other's memory, every rank counts as a 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import warnings
@@ -27,17 +28,20 @@ from typing import Any
 import numpy as np
 
 from farandole.comm.algorithms import AlgorithmTable
-from farandole.comm.exchange import POSTED, REDUCED, RELEASED, Exchange, open_exchange
+from farandole.comm.exchange import POSTED, REDUCED, RELEASED, DirectExchange, Exchange, open_exchange
+from farandole.comm.floats import Scratch, goes_compiled, sum_arrays, sum_slices
 from farandole.comm.kernels import Kernels, Reduction, kernels_for
 from farandole.comm.transport import AnyArray, Request, Transport
 from farandole.comm.waiting import Subject, wait_until
 from farandole.observe import timeline
 
-__all__ = ["Layout", "TwoLevel", "communication_track", "fallbacks", "note_fallback"]
+__all__ = ["Layout", "TwoLevel", "communication_track", "fallbacks", "node_cores", "note_fallback"]
 
 CHUNK_BYTES = 512 * 1024
 # Slices begin at multiples of this many elements, so that vector loads stay aligned.
 ALIGN = 64
+# Slices of at least this size are written past the cache: it would not hold them until they are read.
+STREAM_BYTES = 4 << 20
 
 
 _fallbacks: list[str] = []
@@ -81,6 +85,12 @@ class Layout:
         leader = node.broadcast_object(transport.rank, 0)
         leaders = transport.allgather_object(leader)
         return cls(tuple(tuple(np.flatnonzero(np.array(leaders) == n).tolist()) for n in sorted(set(leaders))))
+
+
+def node_cores(node: Transport) -> int:
+    """Cores the node's ranks may use, each of them or all together. Collective."""
+    cores: set[int] = set().union(*node.allgather_object(os.sched_getaffinity(0)))
+    return len(cores)
 
 
 def communication_track() -> str:
@@ -288,6 +298,10 @@ class TwoLevel:
         how: Reduction,
     ) -> None:
         """result[start:stop] = the node's arrays combined in rank order, chunk by chunk (in the cache)."""
+        if isinstance(exchange, DirectExchange) and goes_compiled(source.nbytes, source.dtype, how):
+            stream = result is not source and self.cross is None and stop - start >= STREAM_BYTES // source.itemsize
+            self._sum_compiled(exchange, slot, source, result, start, stop, how, stream)
+            return
         kernels = kernels_for(source.dtype)
         step = CHUNK_BYTES // source.itemsize
         neighbours = exchange.board.size
@@ -302,6 +316,31 @@ class TwoLevel:
                 for local in range(neighbours)
             )
             _combine_chunk(kernels, how, arrays, neighbours, part, result[at:end])
+
+    def _sum_compiled(
+        self,
+        exchange: DirectExchange,
+        slot: int,
+        source: AnyArray,
+        result: AnyArray,
+        start: int,
+        stop: int,
+        how: Reduction,
+        stream: bool,
+    ) -> None:
+        """The same in one call, for float sums."""
+        addresses = exchange.addresses(slot) + start * source.itemsize
+        scratch = self._compiled_scratch(source.dtype)
+        failed = sum_slices(exchange.others, addresses, result[start:stop], scratch, how, stream=stream)
+        if failed is not None:
+            raise exchange.why_unreadable(slot, failed)
+
+    def _compiled_scratch(self, dtype: np.dtype[Any]) -> Scratch:
+        cache: dict[Any, Scratch] = self._scratch.__dict__
+        key = f"compiled {dtype.name}"
+        if key not in cache:
+            cache[key] = Scratch.make(dtype)
+        return cache[key]
 
     def _chunks(self, dtype: np.dtype[Any], accumulator: np.dtype[Any]) -> list[AnyArray]:
         """Buffers of this thread's, kept: for a sum, and two for what is read."""
@@ -374,6 +413,9 @@ class TwoLevel:
         self._complete(requests, key)
 
     def _combine_parts(self, arrays: list[AnyArray], out: AnyArray, how: Reduction) -> None:
+        if goes_compiled(out.nbytes, out.dtype, how):
+            sum_arrays(arrays, out, self._compiled_scratch(out.dtype), how)
+            return
         kernels = kernels_for(out.dtype)
         step = CHUNK_BYTES // out.itemsize
         total = self._chunks(out.dtype, kernels.accumulator(out.dtype))[0]

@@ -14,15 +14,23 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "pauses", "set_spinning", "wait_until"]
+__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "pauses", "set_spinning", "wait_until", "while_waiting"]
 
 SPIN_S = 40e-6
 YIELD_S = 400e-6
 FIRST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 1e-3
 SLOW_S = 0.5
+MEANWHILE_S = 2e-3
 
 _spin_s = SPIN_S
+_meanwhile: Callable[[], None] | None = None
+
+
+def while_waiting(work: Callable[[], None] | None) -> None:
+    """What a thread does between two looks at something that takes longer than some milliseconds."""
+    global _meanwhile
+    _meanwhile = work
 
 
 def set_spinning(allowed: bool) -> None:
@@ -113,6 +121,8 @@ def wait_until(ready: Callable[[], bool], subject: Subject) -> None:
         for _ in pauses():
             if ready():
                 return
+            if _meanwhile is not None and time.monotonic() - start > MEANWHILE_S:
+                _meanwhile()
             if entry is None:
                 if time.monotonic() - start > SLOW_S:
                     entry = blocked.enter(subject, start, threading.get_ident())

@@ -180,6 +180,15 @@ class Watchdog:
                 for peer in range(1, self._transport.size):
                     self._post(("left", None, f"rank 0 {reason} and takes part in nothing more"), peer)
 
+    def everyone_left(self) -> bool:
+        """After stop(): whether the others' farewells have come."""
+        if self._hub is None:
+            for _, content in self._mail(_FROM_HUB):
+                self._obey(*content)
+            return self._deserted is not None
+        self._listen(self._hub)
+        return len(self._hub.left) == self._transport.size - 1
+
     def _post(self, value: object, dest: int, tag: int = _FROM_HUB) -> None:
         self._sent = [request for request in self._sent if not request.test()]
         self._sent.append(self._transport.send_message(pickle.dumps(value), dest, tag))

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,9 +25,11 @@ from typing import Any
 import numpy as np
 
 from farandole.comm import mpi, waiting
+from farandole.comm.clocks import clock_offset_ns
+from farandole.comm.engine import Engine
 from farandole.comm.plan import GradientPlan
 from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
-from farandole.comm.reduce import Layout, fallbacks
+from farandole.comm.reduce import Layout, fallbacks, node_cores
 from farandole.comm.transport import Transport
 from farandole.comm.watchdog import StallSettings, Watchdog, alive
 from farandole.errors import (
@@ -62,17 +64,18 @@ __all__ = [
 ]
 
 MEET_S = 5.0
+FAREWELL_S = 0.5
 _DEFAULT_FUSION_BYTES = 64 << 20
 _PMI_ADVICE = {
-    "FARANDOLE_LAUNCH_SIZE": "the MPI library Python loads is not the one `farandole launch` starts ranks with; "
+    "FARANDOLE_LAUNCH_SIZE": "The MPI library Python loads is not the one `farandole launch` starts ranks with; "
     "`farandole doctor` shows both",
-    "OMPI_COMM_WORLD_SIZE": "start the ranks with the mpiexec of the MPI library Python loads (`farandole doctor` "
+    "OMPI_COMM_WORLD_SIZE": "Start the ranks with the mpiexec of the MPI library Python loads (`farandole doctor` "
     "shows which), or set MPI4PY_LIBMPI to Open MPI's libmpi.so",
-    "PMI_SIZE": "start the ranks with the mpiexec of the MPI library Python loads (`farandole doctor` shows which), "
+    "PMI_SIZE": "Start the ranks with the mpiexec of the MPI library Python loads (`farandole doctor` shows which), "
     "or set MPI4PY_LIBMPI to the library that belongs to this mpiexec",
-    "SLURM_STEP_NUM_TASKS": "use `srun --mpi=pmi2` (MPICH, Intel MPI) or `srun --mpi=pmix` (Open MPI); "
+    "SLURM_STEP_NUM_TASKS": "Use `srun --mpi=pmi2` (MPICH, Intel MPI) or `srun --mpi=pmix` (Open MPI); "
     "`srun --mpi=list` shows what this Slurm has",
-    "SLURM_NTASKS": "start the ranks with `srun --mpi=pmi2` (MPICH, Intel MPI) or `srun --mpi=pmix` (Open MPI); "
+    "SLURM_NTASKS": "Start the ranks with `srun --mpi=pmi2` (MPICH, Intel MPI) or `srun --mpi=pmix` (Open MPI); "
     "for one rank inside this allocation use `srun -n 1`",
 }
 
@@ -83,6 +86,8 @@ def check_world_size(size: int, environment: Mapping[str, str]) -> None:
         value = environment.get(name, "")
         if value.isdigit():
             if size == 1 and int(value) > 1:
+                if name == "PMI_SIZE" and "SLURM_STEP_NUM_TASKS" in environment:
+                    advice = _PMI_ADVICE["SLURM_STEP_NUM_TASKS"]
                 raise WorldMismatchError(
                     f"{name}={value} ranks were started, but MPI sees only 1: each would train alone. {advice}."
                 )
@@ -113,7 +118,7 @@ class World:
         self.next_set = 0
         self.fusion_bytes = _setting("FUSION_THRESHOLD", _DEFAULT_FUSION_BYTES)
         self.record: dict[str, Any] = {"allocator": tune_allocator()}
-        waiting.set_spinning(self.local_size <= len(os.sched_getaffinity(0)))
+        waiting.set_spinning(self.local_size <= node_cores(node))
         neighbours = self._neighbours(node)
         node.free()
         self.watchdog = Watchdog(
@@ -148,9 +153,28 @@ class World:
         if self.rank in ranks:
             transport = self.transport.subset(ranks)
             label = "" if set_id == 0 else f"set {set_id}: "
-            runtime = SetRuntime(transport, tuple(ranks), label, self.fusion_bytes)
+            nodes = sum(not set(ranks).isdisjoint(node) for node in self.layout.nodes)
+            runtime = SetRuntime(transport, tuple(ranks), label, self.fusion_bytes, nodes)
+            if set_id == 0:
+                self._allow_joining(runtime.engine)
         process_set.attach(set_id, ranks, self.rank, runtime)
         self.sets[set_id] = process_set
+
+    def _allow_joining(self, engine: Engine) -> None:
+        """A rank in a step of gradients hears that another has joined, and says which step it is in."""
+        any_thread = self.transport.any_thread
+
+        def drive() -> None:
+            if any_thread or threading.current_thread() is threading.main_thread():
+                engine.advance()
+
+        def tell() -> None:
+            for plan in list(self.plans):
+                if plan.engine is engine:
+                    plan.tell_joined()
+
+        engine.on_join = tell
+        waiting.while_waiting(drive)
 
     def ranks_of(self, process_set: ProcessSet) -> list[int]:
         """The ranks all ranks agree the set has. Collective over the world."""
@@ -162,14 +186,27 @@ class World:
         return ranks
 
     def close(self, reason: str) -> None:
+        waiting.while_waiting(None)
         # Threads that outlive the interpreter can crash it.
         for plan in list(self.plans):
             plan.retire()
         self.watchdog.stop(reason)
+        farewells = [self.watchdog.everyone_left]
         for process_set in self.sets.values():
             if process_set.included():
                 process_set.runtime().close(reason)
+                farewells.append(process_set.runtime().engine.everyone_left)
             process_set.detach()
+        if len(self.layout.nodes) > 1:
+            _receive(farewells)
+
+
+def _receive(farewells: list[Callable[[], bool]]) -> None:
+    """Wait a little for the others' last messages: UCX complains of every one that nobody has received."""
+    end = time.monotonic() + FAREWELL_S
+    while farewells and time.monotonic() < end:
+        farewells = [heard for heard in farewells if not heard()]
+        time.sleep(1e-3)
 
 
 _world: World | None = None
@@ -349,7 +386,12 @@ def start_timeline(file_path: str | Path, mark_cycles: bool = False) -> None:
         timeline.discard_parts(Path(file_path))
     world.transport.allgather_object(None)
     timeline.start(
-        file_path, rank=world.rank, size=world.size, host=socket.gethostname(), mark_cycles=mark_cycles
+        file_path,
+        rank=world.rank,
+        size=world.size,
+        host=socket.gethostname(),
+        clock_offset_ns=clock_offset_ns(world.transport, world.layout),
+        mark_cycles=mark_cycles,
     )
     _timeline_path = Path(file_path)
 

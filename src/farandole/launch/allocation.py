@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from farandole.errors import LaunchError
-from farandole.launch.hosts import Host, all_local, parse_hosts, read_hostfile
+from farandole.launch.hosts import Host, parse_hosts, read_hostfile
 
 __all__ = ["allocated_hosts", "choose_hosts"]
 
@@ -26,9 +26,8 @@ def choose_hosts(hosts: str | None, hostfile: Path | None, environment: Mapping[
 
 
 def allocated_hosts(environment: Mapping[str, str]) -> list[Host]:
-    """An allocation's hosts and slots; empty where it is this machine alone."""
-    hosts = _slurm(environment) or next((read_hostfile(Path(f)) for f in _files(environment)), [])
-    return [] if all_local(hosts) else hosts
+    """An allocation's hosts and slots; empty where there is none."""
+    return _slurm(environment) or next((read_hostfile(Path(f)) for f in _files(environment)), [])
 
 
 def _files(environment: Mapping[str, str]) -> list[str]:

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["ADDRESS", "KEY", "Link", "Switchboard", "call_launcher"]
+__all__ = ["ADDRESS", "KEY", "SILENCE_S", "Link", "Switchboard", "call_launcher"]
 
 Link: TypeAlias = "Connection[Any, Any]"
 
@@ -22,8 +22,15 @@ ADDRESS = "FARANDOLE_LAUNCHER_ADDRESS"
 KEY = "FARANDOLE_LAUNCHER_KEY"
 _BACKLOG = 4096
 _CONNECT_S = 15.0
-# A host that vanishes without a word is noticed after about half a minute.
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
+SILENCE_S = 30
+"""After how long a host that has vanished without a word is given up, by both ends."""
+# Probes go out while nobody speaks; the last option is for what was said and never acknowledged.
+_KEEPALIVE = (
+    (socket.TCP_KEEPIDLE, 10),
+    (socket.TCP_KEEPINTVL, 5),
+    (socket.TCP_KEEPCNT, 4),
+    (socket.TCP_USER_TIMEOUT, SILENCE_S * 1000),
+)
 
 
 class Switchboard:

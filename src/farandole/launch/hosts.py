@@ -10,7 +10,7 @@ from pathlib import Path
 
 from farandole.errors import SettingsError
 
-__all__ = ["Host", "all_local", "machinefile", "parse_hosts", "read_hostfile", "total_slots"]
+__all__ = ["Host", "all_local", "as_option", "machinefile", "parse_hosts", "read_hostfile", "total_slots"]
 
 _HOST = re.compile(r"(?P<name>[^\s:,=]+)(?::(?P<colon>\S+)|(?P<words>(?:\s+\w+=\S+)+))?")
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1"})
@@ -38,6 +38,11 @@ def read_hostfile(path: Path) -> list[Host]:
     if not hosts:
         raise SettingsError(f"--hostfile {path}: names no host. Write one a line, e.g. `node1 slots=2`.")
     return hosts
+
+
+def as_option(hosts: Iterable[Host]) -> str:
+    """The hosts as `--hosts` takes them."""
+    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
 
 
 def total_slots(hosts: Iterable[Host]) -> int:

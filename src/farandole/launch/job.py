@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import time
 from multiprocessing.connection import wait
 from typing import Any
 
-from farandole.launch.channel import Link, Switchboard
+from farandole.launch.channel import SILENCE_S, Link, Switchboard
 from farandole.launch.command import GRACE_S
 from farandole.launch.messages import Ended, Hello, Joined, Orders, Output, PassOn, Release, Started, Stop
 from farandole.launch.output import OutputSink
@@ -32,6 +33,7 @@ _GIVE_UP_S = 5.0
 _LEAVE_S = 3.0
 _KEPT_BYTES = 1 << 16
 _SHOWN_LINES = 20
+_UNREACHABLE = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 
 
 class Job:
@@ -112,8 +114,8 @@ class Job:
     def _take_message(self, link: Link) -> None:
         try:
             message = link.recv()
-        except (OSError, EOFError):
-            self._lose(link)
+        except (OSError, EOFError) as error:
+            self._lose(link, error)
             return
         rank = self._links[link]
         if rank is None:
@@ -154,8 +156,8 @@ class Job:
         if rank.failed and self._failed_at is None:
             self._failed_at = time.monotonic()
 
-    def _lose(self, link: Link) -> None:
-        """A worker that goes without a word was killed, and its command with it."""
+    def _lose(self, link: Link, error: OSError | EOFError) -> None:
+        """A worker that goes without a word was killed, and its command with it, or its host is out of reach."""
         rank = self._links.pop(link)
         link.close()
         if rank is not None and rank.ended is None:
@@ -163,9 +165,15 @@ class Job:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 if self._process.wait(timeout=_STARTER_S) < 0:
                     self._check_start(time.monotonic())
-            lost = "the connection to its worker was lost (killed, or its host is gone)"
             stopped = self._stopped_at is not None
-            self._note_end(rank, Ended(time.time(), code=1, problem=lost, stopped=stopped))
+            self._note_end(rank, Ended(time.time(), code=1, problem=self._how_lost(rank, error), stopped=stopped))
+
+    def _how_lost(self, rank: Rank, error: OSError | EOFError) -> str:
+        if not isinstance(error, OSError) or error.errno not in _UNREACHABLE:
+            return "the connection to its worker was lost (killed, or its host is gone)"
+        host = rank.place.host
+        there = _named(sorted(other.number for other in self.ranks.values() if other.place.host == host))
+        return f"host {host} ({there}) has not answered for {SILENCE_S} s: it is down, or cut off from the launcher"
 
     # Deciding
 

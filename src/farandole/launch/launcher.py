@@ -25,6 +25,7 @@ from farandole.launch.output import Files, OutputSink, Terminal
 from farandole.launch.place import without_mpi
 from farandole.launch.ranks import Rank, signal_name
 from farandole.launch.record import write_record
+from farandole.launch.restarts import Restarts
 from farandole.launch.segments import remove_abandoned
 from farandole.launch.settings import LaunchSettings
 from farandole.launch.signals import Signals
@@ -50,13 +51,20 @@ class _Launch:
         self._sink: OutputSink = self._files or Terminal()
         # One rank alone, unless its output goes to files, has the terminal to itself.
         self._capture = settings.needs_mpiexec or self._files is not None
+        self._restarts = Restarts(settings)
 
     def run(self) -> int:
         self._announce()
         started_s = time.time()
         job = self._see_through()
+        while self._restarts.another(job):
+            self._blame(job)
+            _tell(f"starting again ({self._restarts.made} of {self._settings.restarts} restarts)")
+            job = self._see_through()
         self._merge_timeline()
         code = _exit_code(job)
+        if code == 0:
+            self._forget_commits()
         self._record(job, code, started_s)
         self._conclude(job, code, time.time() - started_s)
         return code
@@ -95,7 +103,7 @@ class _Launch:
         settings = self._settings
         return Orders(
             command=self._command,
-            variables=settings.rank_variables(),
+            variables=settings.rank_variables() | {"FARANDOLE_RESTART": str(self._restarts.made)},
             threads=settings.threads,
             bind=settings.bind,
             tune=settings.tune,
@@ -118,7 +126,7 @@ class _Launch:
         )  # fmt: skip
 
     def _machinefile(self, jobdir: JobDir) -> Path | None:
-        if not self._settings.hosts or self._mpiexec is None:
+        if self._settings.local or self._mpiexec is None:
             return None
         path = jobdir.path / "hosts"
         path.write_text(machinefile(self._settings.hosts, self._mpiexec.slots_word))
@@ -147,12 +155,20 @@ class _Launch:
 
             merge_parts(self._settings.timeline.absolute())
 
+    def _forget_commits(self) -> None:
+        """The next job starts from the beginning."""
+        folder = self._settings.commit_dir
+        if folder is not None and folder.is_dir():
+            from farandole.elastic.commits import clear
+
+            clear(folder)
+
     def _record(self, job: Job, code: int, started_s: float) -> None:
         if self._settings.output_dir is not None and self._files is not None:
             write_record(
                 self._settings.output_dir / "run.json", settings=self._settings, mpiexec=self._mpiexec,
                 ranks=job.ranks.values(), cause=job.cause, exit_code=code, started_s=started_s,
-                ended_s=time.time(), files=self._files.paths,
+                ended_s=time.time(), files=self._files.paths, restarts=self._restarts.made,
             )  # fmt: skip
 
     def _conclude(self, job: Job, code: int, duration_s: float) -> None:
@@ -163,10 +179,16 @@ class _Launch:
         elif job.interrupted_by:
             _tell(f"{signal_name(job.interrupted_by)}: all ranks were ended")
         elif job.cause is not None:
-            repeat = self._settings.command_line()
-            _tell(failure_block(job.cause, job.ranks.values(), self._logs(job.cause), repeat))
+            self._blame(job)
+            if self._restarts.refused:
+                _tell(f"not started again: {self._restarts.refused}")
         else:
             self._say(f"{self._settings.ranks} ranks ended with exit code {code} after {duration_s:.1f} s")
+
+    def _blame(self, job: Job) -> None:
+        if job.cause is not None:
+            repeat = self._settings.command_line()
+            _tell(failure_block(job.cause, job.ranks.values(), self._logs(job.cause), repeat))
 
     def _explain(self, job: Job) -> str:
         todo = [f"repeat  {self._settings.command_line()}", "check   farandole doctor"]

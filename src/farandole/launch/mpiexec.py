@@ -42,8 +42,12 @@ class Mpiexec:
         return [str(self.path), *options, "-n", str(ranks), *worker]
 
     def variables(self) -> dict[str, str]:
-        """What it needs to leave cores to the worker, which binds by the user's wish."""
-        return {"I_MPI_PIN": "0"} if self.make == "intel" else {}
+        """What it needs to leave cores to the worker, which binds by the user's wish, and to find its hosts."""
+        if self.make != "intel":
+            return {}
+        # Within an allocation Intel's mpiexec would try ssh, which compute nodes often refuse.
+        slurm = {"I_MPI_HYDRA_BOOTSTRAP": "slurm"} if "SLURM_JOB_ID" in os.environ else {}
+        return {"I_MPI_PIN": "0", **slurm}
 
     def _hydra(self, machinefile: Path | None) -> list[str]:
         return [] if machinefile is None else ["-f", str(machinefile)]

@@ -30,6 +30,7 @@ def write_record(
     started_s: float,
     ended_s: float,
     files: Mapping[tuple[int, str], Path],
+    restarts: int,
 ) -> None:
     """Whole or not at all: a reader never sees half a record."""
     record = {
@@ -46,6 +47,7 @@ def write_record(
         else {"path": str(mpiexec.path), "make": mpiexec.make, "version": mpiexec.version},
         "started": _iso(started_s),
         "duration_s": round(ended_s - started_s, 3),
+        "restarts": restarts,
         "exit_code": exit_code,
         "failed_rank": None if cause is None else cause.number,
         "rank": [_rank(rank, files) for rank in sorted(ranks, key=lambda rank: rank.number)],

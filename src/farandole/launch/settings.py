@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 import time
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from farandole.errors import SettingsError
 from farandole.launch.command import GRACE_S
-from farandole.launch.hosts import Host, all_local, total_slots
+from farandole.launch.hosts import Host, all_local, as_option, total_slots
 
 __all__ = ["BINDINGS", "LaunchSettings"]
 
@@ -26,6 +27,8 @@ class LaunchSettings:
     """How many; 0 takes every slot of `hosts`."""
     hosts: list[Host] = field(default_factory=list)
     """Where; empty means this machine."""
+    hostfile: Path | None = None
+    """The file that named the hosts; elastic runs look whether it has changed."""
     timeline: Path | None = None
     """The file in which all ranks' timelines end up."""
     output_dir: Path | None = None
@@ -40,6 +43,8 @@ class LaunchSettings:
     """After how long a collective that waits is named; None leaves the default."""
     stall_abort_s: float | None = None
     """After how long such a collective ends the job; None means never."""
+    stall_check: bool = True
+    """Look for collectives that wait too long."""
     fusion_threshold_mb: float | None = None
     """How much is packed into one buffer; None leaves the default."""
     start_timeout_s: float = 120.0
@@ -50,6 +55,10 @@ class LaunchSettings:
     """How long ranks may go on when the launcher was told to end, to save what they have."""
     ends_at: float | None = field(init=False, default=None)
     """When the time limit is over, in seconds since 1970, however often the job is started."""
+    restarts: int = 0
+    """How often a job that has lost a rank is started again."""
+    commit_dir: Path | None = None
+    """Where elastic runs keep their commits; None with restarts makes a folder here, for this job alone."""
     verbose: bool = False
     """Say what is started and how it ended."""
 
@@ -67,8 +76,19 @@ class LaunchSettings:
         if self.bind not in BINDINGS:
             raise SettingsError(f"bind={self.bind!r} is unknown. Use one of {', '.join(BINDINGS)}.")
         self._check_positive()
+        self._check_stalls()
+        if self.restarts < 0:
+            raise SettingsError(f"restarts={self.restarts} is below 0. Leave it out for none.")
+        if self.restarts and self.commit_dir is None:
+            self.commit_dir = Path(f"farandole-commits-{secrets.token_hex(4)}")
         if self.time_limit_s is not None:
             self.ends_at = time.time() + self.time_limit_s
+
+    def _check_stalls(self) -> None:
+        limits = {"--stall-warning": self.stall_warning_s, "--stall-abort": self.stall_abort_s}
+        given = [f"{option} {value:g}" for option, value in limits.items() if value is not None]
+        if given and not self.stall_check:
+            raise SettingsError(f"--no-stall-check and {' and '.join(given)} exclude each other. Leave one out.")
 
     def _check_positive(self) -> None:
         for name in ("threads", "stall_warning_s", "stall_abort_s", "start_timeout_s", "time_limit_s", "grace_s"):
@@ -94,26 +114,39 @@ class LaunchSettings:
             variables["FARANDOLE_TIMELINE"] = str(self.timeline.absolute())
         if self.ends_at is not None:
             variables["FARANDOLE_ENDS_AT"] = f"{self.ends_at:.3f}"
+        if not self.stall_check:
+            variables["FARANDOLE_STALL_CHECK_DISABLE"] = "1"
         if self.stall_warning_s is not None:
             variables["FARANDOLE_STALL_CHECK_TIME_SECONDS"] = f"{self.stall_warning_s:g}"
         if self.stall_abort_s is not None:
             variables["FARANDOLE_STALL_SHUTDOWN_TIME_SECONDS"] = f"{self.stall_abort_s:g}"
         if self.fusion_threshold_mb is not None:
             variables["FARANDOLE_FUSION_THRESHOLD"] = str(int(self.fusion_threshold_mb * 1024 * 1024))
+        return variables | self._elastic_variables()
+
+    def _elastic_variables(self) -> dict[str, str]:
+        variables = {}
+        if self.commit_dir is not None:
+            variables["FARANDOLE_COMMIT_DIR"] = str(self.commit_dir.absolute())
+        if self.hostfile is not None:
+            variables["FARANDOLE_HOSTFILE"] = str(self.hostfile.absolute())
+            variables["FARANDOLE_HOSTS"] = as_option(self.hosts)
         return variables
 
     def command_line(self) -> str:
         """The command that starts this job again."""
         options = ["-n", str(self.ranks)]
-        if self.hosts:
-            options += ["--hosts", ",".join(f"{host.name}:{host.slots}" for host in self.hosts)]
+        if self.hosts and self.hostfile is None:
+            options += ["--hosts", as_option(self.hosts)]
         options += [word for option, value in self._options() for word in (option, str(value))]
-        options += ["--no-tune"] * (not self.tune) + ["--verbose"] * self.verbose
+        switches = {"--no-tune": not self.tune, "--no-stall-check": not self.stall_check, "--verbose": self.verbose}
+        options += [option for option, on in switches.items() if on]
         return shlex.join(["farandole", "launch", *options, "--", *self.command])
 
     def _options(self) -> list[tuple[str, object]]:
         """The options that differ from their default and take a value."""
         named = [
+            ("--hostfile", self.hostfile, None),
             ("--timeline", self.timeline, None),
             ("--output-dir", self.output_dir, None),
             ("--threads", self.threads, None),
@@ -124,5 +157,7 @@ class LaunchSettings:
             ("--start-timeout", self.start_timeout_s, 120.0),
             ("--time-limit", self.time_limit_s, None),
             ("--grace", self.grace_s, GRACE_S),
+            ("--restarts", self.restarts, 0),
+            ("--commit-dir", self.commit_dir, None),
         ]
         return [(option, value) for option, value, default in named if value != default]

@@ -22,6 +22,7 @@ from farandole.comm.collectives import (
     Sum,
     allgather_object,
     broadcast_object,
+    join,
 )
 from farandole.comm.probes import (
     ccl_built,
@@ -55,7 +56,7 @@ from farandole.comm.world import (
     stop_timeline,
 )
 from farandole.errors import HorovodInternalError
-from farandole.torch import checkpoint
+from farandole.torch import checkpoint, elastic
 from farandole.torch import kernels as _kernels
 from farandole.torch.compression import Compression
 from farandole.torch.functions import (
@@ -140,6 +141,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "describe",
+    "elastic",
     "gather",
     "gather_async",
     "get_process_set",
@@ -157,6 +159,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",

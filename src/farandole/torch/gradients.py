@@ -5,6 +5,9 @@ one copied into its bucket. `synchronize()` hands over what backward did not mak
 leaves the reduced gradients in `p.grad`: the large ones where they were, the small ones as views of their
 buckets. A gradient that no rank has made stays None, as in a run on one rank.
 
+With `ksteps`, gradients may be applied one step late: they are handed over after the step, and reduced while the next
+batch is computed.
+
 A sparse gradient is no business of the plan. In the first step in which a rank has one, it counts as absent with
 a mark; all ranks see the mark, take the parameter out of the plan, and from then on gather its rows by name.
 """
@@ -52,6 +55,8 @@ class ReducerSettings:
     """Threads and statistics."""
     groups: dict[int, int] = field(default_factory=dict)
     """id of a parameter -> number of its group."""
+    ksteps: int = 0
+    """Steps before gradients come one step late; negative: steps before they no longer do; 0: they never do."""
 
     def __post_init__(self) -> None:
         _check_passes(self.passes)
@@ -66,7 +71,7 @@ class _Slot:
     """One parameter in the plan."""
 
     __slots__ = (
-        "copies", "dtype", "gathered", "handed", "name", "parameter", "passes", "place", "result", "sparse", "stand_in",
+        "copies", "dtype", "fresh", "gathered", "handed", "late", "name", "parameter", "passes", "place", "result", "sparse", "stand_in",
         "strides", "version", "view",
     )  # fmt: skip
 
@@ -93,6 +98,10 @@ class _Slot:
         """Whether ranks gather its rows instead."""
         self.gathered: Callable[[], torch.Tensor] | None = None
         """Waits for the rows of all ranks, while they are under way."""
+        self.fresh: torch.Tensor | None = None
+        """This step's gradient, while that of the last one is applied."""
+        self.late: torch.Tensor | None = None
+        """The last step's gradient, while it is being reduced."""
 
     def empty(self) -> torch.Tensor:
         """Memory for a gradient; the parameter itself may have another layout by now."""
@@ -126,6 +135,9 @@ class GradientReducer:
         self._slots = [_Slot(name, p) for name, p in backward_order(parameters, settings.groups)]
         self._hooked: set[int] = set()
         self._in_flight = False
+        self._steps = 0
+        self.pending = False
+        """Whether gradients that come late are on their way."""
         self._plan = self._open_plan()
         self._register_hooks()
 
@@ -199,7 +211,10 @@ class GradientReducer:
                 "up locally (or, for a parameter shared by reentrant checkpoints, use use_reentrant=False)."
             )
         slot.passes += 1
-        if slot.passes == self.settings.passes:
+        if self.late:
+            self._in_flight = True
+            slot.handed = slot.passes == self.settings.passes
+        elif slot.passes == self.settings.passes:
             self._hand_over(slot)
 
     def _hand_over(self, slot: _Slot) -> None:
@@ -250,9 +265,16 @@ class GradientReducer:
 
     def synchronize(self) -> None:
         """Wait until every gradient is reduced. Collective: every rank of the set calls it."""
+        if self.late:
+            self._take_late()
+            return
         for slot in self._slots:
             if not slot.handed:
-                self._hand_over_late(slot)
+                self._hand_over_missing(slot)
+        self._collect()
+
+    def _collect(self) -> None:
+        """Wait for what was handed over, and leave it in `p.grad`."""
         planned = [slot for slot in self._slots if not slot.sparse]
         changed = [s.name for s in planned if s.stand_in is None and _version(s.parameter) != s.version]
         try:
@@ -286,6 +308,46 @@ class GradientReducer:
                 "`with optimizer.skip_synchronize():`."
             )
 
+    # One step late
+
+    @property
+    def late(self) -> bool:
+        """Whether this step applies the gradients of the last one."""
+        first = self.settings.ksteps
+        return self._steps >= first if first > 0 else self._steps < -first
+
+    def _take_late(self) -> None:
+        """Put this step's gradients aside, and the last one's, reduced, into `p.grad`."""
+        for slot in self._slots:
+            slot.fresh = slot.parameter.grad
+        self.take_pending()
+
+    def take_pending(self) -> bool:
+        """Leave gradients that are still on their way in `p.grad`, reduced; whether there were any. Collective."""
+        for slot in self._slots:
+            slot.parameter.grad, slot.late = slot.late, None
+            slot.passes, slot.handed = 0, False
+        self._in_flight = False
+        pending, self.pending = self.pending, False
+        if pending:
+            self._collect()
+        return pending
+
+    def stepped(self) -> bool:
+        """After a step: hand its gradients over, if they come late; whether to step once more, with them."""
+        late = self.late
+        self._steps += 1
+        if not late:
+            return False
+        for slot in self._slots:
+            slot.parameter.grad, slot.fresh = slot.fresh, None
+            self._hand_over_missing(slot)
+            slot.late, slot.parameter.grad = slot.parameter.grad, None
+            slot.handed = False
+        self._in_flight = False
+        self.pending = True
+        return not self.late and self.take_pending()  # the last late step: none is lost
+
     def _take_gathered(self) -> None:
         """The rows of all ranks, where any rank has some."""
         how = self.settings.how
@@ -296,7 +358,7 @@ class GradientReducer:
                 if rows._nnz():
                     slot.parameter.grad = rows * (how.multiply / how.divide)
 
-    def _hand_over_late(self, slot: _Slot) -> None:
+    def _hand_over_missing(self, slot: _Slot) -> None:
         """A gradient that backward did not complete in this step."""
         if slot.sparse:
             self._gather(slot)

@@ -67,15 +67,24 @@ class _Distributed(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduce the gradients, then step. With a closure, its loss is averaged over the ranks."""
+        reducer = self._farandole_reducer
         if closure is not None:
+            if reducer.settings.ksteps:
+                raise SettingsError("step(closure) computes gradients to use at once: ksteps must be 0")
             return super().step(self._farandole_closure(closure))
         if not self._farandole_skip:
             self._farandole_synchronize_for_step()
         self._farandole_synchronized = "no"
-        return super().step()
+        done = super().step()
+        return super().step() if reducer.stepped() else done
 
     # torch wraps a class's step() to call hooks and profile; the step() below this one is wrapped already.
     step.hooked = True  # type: ignore[attr-defined]
+
+    def drain(self) -> None:
+        """With `ksteps`: apply the gradients that are still on their way, at the end. Collective."""
+        if self._farandole_reducer.take_pending():
+            super().step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         if self._farandole_reducer.in_flight:
@@ -91,6 +100,8 @@ class _Distributed(torch.optim.Optimizer):
         old = self._farandole_reducer
         if old.in_flight:
             raise AssertionError("add_param_group() was called after backward() but before step()")
+        if old.pending:
+            raise AssertionError("add_param_group() with gradients one step late on their way: call drain() first")
         super().add_param_group(param_group)
         old.close()
         parameters = _named(self.param_groups, self._farandole_names)
@@ -169,13 +180,20 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     team: Team | None = None,
+    ksteps: int = 0,
 ) -> AnyOptimizer:
-    """The optimizer, stepping with gradients reduced over the ranks. Collective: every rank calls it."""
+    """The optimizer, stepping with gradients reduced over the ranks. Collective: every rank calls it.
+
+    `ksteps=k`: after k steps, gradients are reduced while the next batch is computed and applied one step late;
+    `ksteps=-k`: only in the first k steps they are. Call `drain()` at the end, before a checkpoint or a change of parameters.
+    """
     if isinstance(optimizer, _Distributed | StepsCombined):
         raise SettingsError("the optimizer is distributed already: wrap it once")
     names = _checked_names(optimizer, named_parameters)
     runtime = process_set.runtime()
     if Op(op) == Op.ADASUM:
+        if ksteps:
+            raise SettingsError("op=Adasum combines steps, which cannot come late: ksteps must be 0")
         return _combining_steps(optimizer, compression, process_set)
     settings = ReducerSettings(
         how=_reduction(Op(op), gradient_predivide_factor, runtime.transport.size),
@@ -185,6 +203,7 @@ def DistributedOptimizer(
         process_set=process_set,
         team=team or Team(),
         groups=_groups(optimizer, groups if groups is not None else num_groups),
+        ksteps=ksteps,
     )
     reducer = GradientReducer(type(optimizer).__name__, _named(optimizer.param_groups, names), settings)
     optimizer.__dict__.update(

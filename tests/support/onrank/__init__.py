@@ -11,9 +11,13 @@ RESULTS_DIR = "FARANDOLE_TEST_RESULTS"
 """The environment variable that says where ranks write what the test reads."""
 
 
+RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
+"""Where mpiexec says it: MPICH's and Intel's, Open MPI's."""
+
+
 def rank_number() -> int:
     """This rank as the launcher numbers it, known before MPI is."""
-    return int(os.environ.get("PMI_RANK", "0"))
+    return int(next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0"))
 
 
 def result(value: Any) -> None:

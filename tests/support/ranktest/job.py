@@ -11,15 +11,16 @@ from types import TracebackType
 from typing import Literal, Self
 
 from onrank import RESULTS_DIR
+from ranktest.library import mpiexec_command
 from ranktest.processes import TAG, describe, kill_tagged, tagged, wait_until
-from ranktest.segments import MPICH, OURS, abandoned, remove, segments
+from ranktest.segments import LIBRARIES, OURS, abandoned, remove, segments
 
 __all__ = ["Job", "Launcher", "RanksFailed", "launch_command"]
 
 Launcher = Literal["mpiexec", "farandole"]
 
 SUPPORT = Path(__file__).resolve().parent.parent
-LAUNCHER_VARIABLES = ("FARANDOLE_", "HOROVOD_", "PMI", "MPI_", "OMPI_", "SLURM_", "HYDRA_")
+LAUNCHER_VARIABLES = ("FARANDOLE_", "HOROVOD_", "PMI", "MPI_", "OMPI_", "PRTE_", "SLURM_", "HYDRA_")
 LINGER_S = 2.0
 SETTLE_S = 1.0
 TAIL_CHARACTERS = 6000
@@ -33,10 +34,7 @@ def launch_command(launcher: Launcher, ranks: int, options: Sequence[str] = ()) 
     """The words that start `ranks` ranks; the command to run follows them."""
     if launcher == "farandole":
         return [sys.executable, "-m", "farandole", "launch", "-n", str(ranks), *options, "--"]
-    mpiexec = Path(sys.executable).parent / "mpiexec"
-    if not mpiexec.exists():
-        raise RanksFailed(f"no {mpiexec}: the tests start ranks with the mpich wheel. Type: make test")
-    return [str(mpiexec), "-n", str(ranks), *options]
+    return mpiexec_command(ranks, options)
 
 
 class Job:
@@ -56,7 +54,7 @@ class Job:
         self._env = _environment(launcher, self.tag, workdir, env)
 
     def __enter__(self) -> Self:
-        self._segments_before = segments([OURS, MPICH])
+        self._segments_before = segments([OURS, *LIBRARIES])
         self._started = time.monotonic()
         # Files, not pipes: a survivor that holds a pipe open would hold the test up as well.
         with self._output("stdout").open("wb") as stdout, self._output("stderr").open("wb") as stderr:
@@ -115,11 +113,11 @@ class Job:
     def _clear_segments(self) -> set[Path]:
         """Remove what is left, and name what should not be.
 
-        Plain mpiexec may leave MPICH's own files when a rank dies, our launcher may not; a job that was killed
+        Plain mpiexec may leave the library's own files when a rank dies, our launcher may not; a job that was killed
         whole had no chance to clean up.
         """
         settle_s = 0.0 if self.killed else SETTLE_S
-        left = abandoned(self._segments_before, [OURS, MPICH], settle_s)
+        left = abandoned(self._segments_before, [OURS, *LIBRARIES], settle_s)
         remove(left)
         if self.killed:
             return set()

@@ -16,7 +16,7 @@ from ranktest.journal import Journals
 __all__ = ["Launch"]
 
 START_S = 60.0
-END_S = 15.0
+END_S = 30.0
 PEERS_OF_A_FAILURE_S = 2.0
 STACKS_S = 0.3
 POLL_S = 0.02

@@ -4,7 +4,7 @@ import json
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from ranktest.job import Job, Launcher, RanksFailed, launch_command
 
 __all__ = ["RanksResult", "run_ranks"]
 
-PRELUDE = "from onrank import result\n"
+PRELUDE = "from onrank import rank_number, result\n"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +45,7 @@ def run_ranks(
     env: Mapping[str, str] | None = None,
     launcher: Launcher = "mpiexec",
     launcher_args: Sequence[str] = (),
+    within: Callable[[Sequence[str]], list[str]] = list,
     args: Sequence[str] = (),
     cwd: Path | None = None,
     expect: int | None = 0,
@@ -53,11 +54,11 @@ def run_ranks(
 
     `expect` is the exit code that counts as success, None for any. A job that outlives `timeout` seconds, or
     leaves processes or shared memory behind, fails whatever is expected. `cwd` defaults to a directory that is
-    removed afterwards.
+    removed afterwards. `within` turns a command into one that runs it elsewhere, such as on the head of a network.
     """
     with tempfile.TemporaryDirectory(prefix="farandole-test-") as directory:
         workdir = Path(directory)
-        command = [*launch_command(launcher, n, launcher_args), *_python(script, workdir), *args]
+        command = within([*launch_command(launcher, n, launcher_args), *_python(script, workdir), *args])
         with Job(command, launcher=launcher, workdir=workdir, cwd=cwd or workdir, env=env or {}) as job:
             if not job.wait(timeout):
                 job.kill()

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from ranktest.processes import GONE, process_ids, wait_until
 
-__all__ = ["MPICH", "OURS", "abandoned", "remove", "segments"]
+__all__ = ["LIBRARIES", "OURS", "abandoned", "remove", "segments"]
 
 OURS = "farandole*"
-MPICH = "mpich_shm_*"
+LIBRARIES = ("mpich_shm_*", "Intel_MPI_*", "sm_segment.*")
+"""What MPICH, Intel MPI and Open MPI call theirs."""
 SHM = Path("/dev/shm")
 
 

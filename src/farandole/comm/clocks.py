@@ -1,0 +1,61 @@
+"""By how much the hosts' clocks differ, so that what ranks of several hosts have recorded can be laid side by side.
+
+The first rank of each node asks rank 0 for its time, many times over. Rank 0 read its clock at some moment between
+question and answer; taken for the middle, that is wrong by at most half of the time between them, so that the
+shortest round trip counts. The ranks of a node read the same clock.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from farandole.comm.reduce import Layout
+from farandole.comm.transport import Request, Transport
+from farandole.comm.waiting import Subject, wait_until
+
+__all__ = ["clock_offset_ns"]
+
+_ROUNDS = 40
+_TAG = 0
+_SUBJECT = Subject("setting up (comparing clocks)", ())
+
+
+def clock_offset_ns(transport: Transport, layout: Layout) -> int:
+    """What to add to this rank's `time.monotonic_ns()` to get rank 0's. Collective: every rank calls it."""
+    asking = [ranks[0] for ranks in layout.nodes[1:]]
+    offset_ns = 0
+    if transport.rank == 0:
+        for rank in asking:
+            _answer(transport, rank)
+    elif transport.rank in asking:
+        offset_ns = _ask(transport)
+    offsets = transport.allgather_object(offset_ns)
+    node, _ = layout.place(transport.rank)
+    return int(offsets[layout.nodes[node][0]])
+
+
+def _answer(transport: Transport, rank: int) -> None:
+    question, now_ns = np.empty(1, np.int64), np.empty(1, np.int64)
+    for _ in range(_ROUNDS):
+        _wait(transport.receive(question, rank, _TAG))
+        now_ns[0] = time.monotonic_ns()
+        _wait(transport.send(now_ns, rank, _TAG))
+
+
+def _ask(transport: Transport) -> int:
+    question, theirs_ns = np.zeros(1, np.int64), np.empty(1, np.int64)
+    trips: list[tuple[int, int]] = []  # (round trip, offset)
+    for _ in range(_ROUNDS):
+        answer = transport.receive(theirs_ns, 0, _TAG)
+        began_ns = time.monotonic_ns()
+        _wait(transport.send(question, 0, _TAG))
+        _wait(answer)
+        ended_ns = time.monotonic_ns()
+        trips.append((ended_ns - began_ns, int(theirs_ns[0]) - (began_ns + ended_ns) // 2))
+    return min(trips)[1]
+
+
+def _wait(request: Request) -> None:
+    wait_until(request.test, _SUBJECT)

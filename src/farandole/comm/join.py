@@ -1,0 +1,104 @@
+"""Joining: a rank that has run out of data lets the others go on.
+
+It adds zeros to their allreduces and gradients, until all have joined. A gradient's plan negotiates nothing, so
+ranks that have not joined announce the steps they are in while somebody has; whoever has joined then takes
+part in the step, from its own thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farandole.comm.kernels import Op, bfloat16
+from farandole.comm.lane import Lane
+from farandole.comm.negotiate import JOIN, Request, Verdict
+from farandole.comm.operations import Allreduce
+from farandole.errors import SettingsError
+
+if TYPE_CHECKING:
+    from farandole.comm.engine import Operation
+    from farandole.comm.plan import GradientPlan
+    from farandole.comm.process_sets import SetRuntime
+
+__all__ = ["GradientStep", "StandIns", "join"]
+
+
+class GradientStep:
+    """Says that this rank is in a step of a plan, to ranks that have joined."""
+
+    def __init__(self, label: str, sequence: int) -> None:
+        self.request = Request(f"gradients.{label}#{sequence}", "gradients", ())
+
+    def run(self, verdict: Verdict) -> None:
+        return None
+
+
+class StandIns:
+    """What a rank that has joined does in the others' operations."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._steps: list[str] = []
+
+    def make(self, request: Request) -> Operation:
+        if request.kind == "allreduce":
+            return self._allreduce(request)
+        return _StandIn(request, self._steps)
+
+    def _allreduce(self, request: Request) -> Operation:
+        zeros = [np.zeros(shape, bfloat16 if dtype == "bfloat16" else dtype) for dtype, shape in request.tensors]
+        how: dict[str, Any] = dict(request.arguments)
+        name = request.key.removeprefix("allreduce.")
+        op, scales = Op[how["op"]], (how["prescale_factor"], how["postscale_factor"])
+        return Allreduce(self._lane, name, zeros, zeros, op, *scales)
+
+    def take_steps(self) -> list[str]:
+        """Steps of plans to take part in, as `label#sequence`."""
+        steps = self._steps[:]
+        del self._steps[: len(steps)]
+        return steps
+
+
+class _StandIn:
+    """A barrier, which needs nothing; or a step of gradients, which is noted down."""
+
+    def __init__(self, request: Request, steps: list[str]) -> None:
+        self.request = request
+        self._steps = steps
+
+    def run(self, verdict: Verdict) -> None:
+        if self.request.kind == "gradients":
+            self._steps.append(self.request.key.removeprefix("gradients."))
+
+
+class _Join:
+    """The end of this rank's own operations, until everybody's."""
+
+    def __init__(self, runtime: SetRuntime) -> None:
+        self._runtime = runtime
+        self.request = Request(JOIN, JOIN, (), tuple(sorted(runtime.counters.items())))
+
+    def run(self, verdict: Verdict) -> int:
+        # Ranks have submitted different numbers of operations without a name: the next ones must meet again.
+        self._runtime.counters.update(verdict.counters)
+        return verdict.rows[0][0]
+
+
+def join(runtime: SetRuntime, plans: Iterable[GradientPlan]) -> int:
+    """Take part in others' allreduces and gradients with zeros until all have joined; the last to do so."""
+    mine = {plan.label: plan for plan in plans}
+    unfinished = [label for label, plan in mine.items() if plan.in_step]
+    if unfinished:
+        raise SettingsError(f"join() with gradients of {unfinished[0]} on their way: call step() first")
+
+    def take_part() -> None:
+        for step in runtime.stand_ins.take_steps():
+            label, _, sequence = step.rpartition("#")
+            mine[label].step_with_zeros(int(sequence))
+
+    engine = runtime.engine
+    last: int = engine.wait(engine.submit(_Join(runtime), background=False), take_part)
+    return last

@@ -1,0 +1,124 @@
+"""MPI libraries that let only some threads communicate: fewer threads work, and no bit changes."""
+
+import hashlib
+import os
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+from onrank import rank_number
+from ranktest import rank_test
+
+TEAM_THREADS = {"multiple": 2, "serialized": 1, "funneled": 0}
+"""Thread levels of MPI, and what each leaves of a team of two threads."""
+LEVEL = "FARANDOLE_MPI_THREAD_LEVEL"
+
+
+def everything(fd):
+    """Each collective once, on arrays that go over MPI and on arrays that go through shared memory."""
+    me, size = fd.rank(), fd.size()
+    for count in (3, 200_000):
+        mine = np.arange(count, dtype=np.float64) + me
+        assert (fd.allreduce(mine, op=fd.Sum) == size * np.arange(count) + sum(range(size))).all()
+        assert (fd.broadcast(mine, root_rank=size - 1)[:3] == np.arange(3) + size - 1).all()
+        assert fd.allgather(mine).reshape(size, count)[:, 0].tolist() == list(range(size))
+        assert fd.alltoall(np.repeat(np.arange(size), count) + 10 * me)[::count].tolist() == [
+            me + 10 * peer for peer in range(size)
+        ]
+        assert (fd.reducescatter(np.ones((size, count)), op=fd.Sum) == size).all()
+    assert fd.allgather_object({"rank": me}) == [{"rank": rank} for rank in range(size)]
+    fd.barrier()
+
+
+def asynchronous(fd):
+    """Many at once, begun in a different order on each rank, some asked after and some waited for."""
+    numbers = np.random.default_rng(fd.rank()).permutation(30)
+    handles = {i: fd.allreduce_async(np.full(1 + 9000 * (i % 3), i), name=f"n{i}", op=fd.Sum) for i in numbers}
+    while not fd.poll(handles[7]):
+        pass
+    for i in reversed(numbers):
+        assert (fd.synchronize(handles[i]) == i * fd.size()).all()
+
+
+def in_a_process_set(fd):
+    """All but rank 0, so that two ranks have a set that is not the world."""
+    others = fd.add_process_set(list(range(1, fd.size())))
+    if others.included():
+        total = fd.allreduce(np.array([fd.rank()]), op=fd.Sum, process_set=others)
+        assert total.tolist() == [sum(range(fd.size()))]
+    assert fd.remove_process_set(others)
+
+
+PROGRAMS = {function.__name__: function for function in (everything, asynchronous, in_a_process_set)}
+
+
+@rank_test(n=[2, 3], env={LEVEL: "serialized"})
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_threads_take_turns(fd, program):
+    assert fd.describe()["mpi"]["thread_level"] == "serialized"
+    PROGRAMS[program](fd)
+
+
+@rank_test(n=[2, 3], env={LEVEL: "funneled"})
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_only_the_main_thread_communicates(fd, program):
+    assert fd.describe()["mpi"]["thread_level"] == "funneled"
+    PROGRAMS[program](fd)
+
+
+@rank_test(n=2, env={LEVEL: "single"})
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_mpi_knows_no_threads(fd, program):
+    assert fd.describe()["mpi"]["thread_level"] == "single"
+    PROGRAMS[program](fd)
+
+
+def trained(hvd, nodes):
+    """Train two models with teams of two threads: the threads they got, what was said, the weights' bits."""
+    import torch
+
+    hvd.shutdown()
+    os.environ["FARANDOLE_NODE"] = nodes[rank_number()]
+    hvd.init()
+    torch.manual_seed(3)
+    models = [[torch.randn(count).requires_grad_() for count in counts] for counts in ((5, 300_000), (70_000, 17))]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        optimizers = [
+            hvd.DistributedOptimizer(torch.optim.SGD(model, lr=0.1, momentum=0.9), team=hvd.Team(threads=2))
+            for model in models
+        ]
+    torch.manual_seed(50 + hvd.rank())
+    for _ in range(3):
+        for model, optimizer in zip(models, optimizers):
+            optimizer.zero_grad()
+            sum((torch.rand_like(p) * p * p).sum() for p in model).backward()
+            optimizer.step()
+    return {
+        "threads": [plan["threads"] for plan in hvd.describe()["plans"]],
+        "running": sum(thread.name.startswith("farandole-team") for thread in threading.enumerate()),
+        "said": [str(warning.message) for warning in said],
+        "bits": [hashlib.blake2b(p.detach().numpy()).hexdigest() for model in models for p in model],
+    }
+
+
+def trained_on_one_and_two_nodes(hvd):
+    return hvd.describe()["mpi"]["thread_level"], [trained(hvd, "aaa"), trained(hvd, "aba")]
+
+
+def test_a_team_with_fewer_threads_trains_the_same_weights(ranks):
+    runs = {
+        level: ranks(3, trained_on_one_and_two_nodes, door="torch", env={LEVEL: level}, timeout=60)
+        for level in TEAM_THREADS
+    }
+    expected = [found["bits"] for found in runs["multiple"][0][1]]
+    for level, left in TEAM_THREADS.items():
+        less = f"MPI gives thread level {level}, not multiple: teams get {left} threads instead of 2"
+        for given, found in runs[level]:
+            assert given == level
+            assert [run["bits"] for run in found] == expected
+            assert [run["threads"] for run in found] == [[left, left]] * 2
+            assert [run["running"] for run in found] == [2 * left] * 2
+            assert [run["said"] for run in found] == [[less] if left < 2 else [], []]
