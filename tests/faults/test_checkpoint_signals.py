@@ -21,8 +21,9 @@ from farandole.checkpoint import Checkpointer, When
 fd.init()
 deaf = subprocess.Popen(["sleep", "60"])  # what a signal it does not handle would end
 if sys.argv[1] == "slow":
-    fsync = os.fsync
-    os.fsync = lambda handle: (time.sleep(1.0), fsync(handle))
+    # Longer than what ranks have without --grace.
+    fsync, first = os.fsync, iter([3.0])
+    os.fsync = lambda handle: (time.sleep(next(first, 0.0)), fsync(handle))
 checkpointer = Checkpointer("run", {}, when=When() if sys.argv[1] != "deaf" else When(signals=False))
 while not Path("enough").exists():
     time.sleep(0.01)

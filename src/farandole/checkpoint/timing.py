@@ -26,6 +26,8 @@ _MOST_STEPS = 1000
 _FIRST_SAVE_BYTES_S = 200e6
 """What a save is assumed to write a second before one was measured."""
 _MARGIN_S = 5.0
+_SAME_S = 5.0
+"""SIGTERMs this close to one another are one: batch systems send it to ranks and to whoever passes it on to them."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -119,10 +121,11 @@ class Clock:
 
 
 class SignalNotes:
-    """From start() to stop(), SIGTERM and SIGUSR1 are noted; a second SIGTERM does what it did before."""
+    """From start() to stop(), SIGTERM and SIGUSR1 are noted; a later SIGTERM does what it did before."""
 
     def __init__(self) -> None:
         self.received: set[str] = set()
+        self._told_at: float | None = None
         self._before: dict[int, Any] = {}
 
     def start(self) -> None:
@@ -154,4 +157,6 @@ class SignalNotes:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received.add(signal.Signals(number).name)
         if number == signal.SIGTERM:
-            signal.signal(number, self._before[number])
+            self._told_at = self._told_at or time.monotonic()
+            if time.monotonic() > self._told_at + _SAME_S:
+                self.stop()

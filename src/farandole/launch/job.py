@@ -46,6 +46,8 @@ class Job:
         self.ranks: dict[int, Rank] = {}
         self.problem = ""
         """Why the job ended where no rank is to blame, with what mpiexec had to say; empty otherwise."""
+        self.silent_hosts: set[str] = set()
+        """Those that no longer answer."""
         self.interrupted_by = 0
         """The signal that ended it; 0 for none."""
         self._size = size
@@ -172,6 +174,7 @@ class Job:
         if not isinstance(error, OSError) or error.errno not in _UNREACHABLE:
             return "the connection to its worker was lost (killed, or its host is gone)"
         host = rank.place.host
+        self.silent_hosts.add(host)
         there = _named(sorted(other.number for other in self.ranks.values() if other.place.host == host))
         return f"host {host} ({there}) has not answered for {SILENCE_S} s: it is down, or cut off from the launcher"
 

@@ -56,6 +56,8 @@ class Orders(NamedTuple):
     bind: str
     tune: bool
     capture: bool
+    grace_s: float
+    """What the command gets between SIGTERM and SIGKILL when a batch system ends the worker."""
 
 
 class Started(NamedTuple):
@@ -99,6 +101,8 @@ class Ended(NamedTuple):
     """Seconds since the epoch: when it had ended its work in order; 0 if it had not."""
     exception: RankException | None = None
     stderr_tail: str = ""
+    checkpoints: int = 0
+    """How many it has written."""
 
     @property
     def failed(self) -> bool:

@@ -11,7 +11,7 @@ import ctypes
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "process_ids",
     "reap_orphans",
     "signal_descendants",
+    "terminate_descendants",
 ]
 
 _PR_SET_PDEATHSIG = 1
@@ -45,9 +46,18 @@ def process_ids() -> Iterator[int]:
 
 def descendants(ancestor: int) -> list[int]:
     """All living processes that come from `ancestor`, without itself."""
+    return _below(ancestor, _children())
+
+
+def _children() -> Mapping[int, list[int]]:
+    """The living processes, by parent."""
     children: defaultdict[int, list[int]] = defaultdict(list)
     for pid in process_ids():
         children[_parent(pid)].append(pid)
+    return children
+
+
+def _below(ancestor: int, children: Mapping[int, list[int]]) -> list[int]:
     found = list(children[ancestor])
     for pid in found:
         found += children[pid]
@@ -61,6 +71,25 @@ def signal_descendants(ancestor: int, number: int) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
     return len(found)
+
+
+def terminate_descendants(ancestor: int) -> None:
+    """SIGTERM to those that handle it, and nobody else where one does.
+
+    A script that saves before it ends still needs its own processes, and the shell it runs in would not wait for it.
+    """
+    children = _children()
+    for child in children[ancestor]:
+        for pid in _handlers(child, children) or [child, *_below(child, children)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+
+def _handlers(pid: int, children: Mapping[int, list[int]]) -> list[int]:
+    """The outermost processes that handle SIGTERM, from `pid` on."""
+    if handles(pid, signal.SIGTERM):
+        return [pid]
+    return [found for child in children[pid] for found in _handlers(child, children)]
 
 
 def handles(pid: int, number: int) -> bool:

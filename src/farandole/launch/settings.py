@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,12 +62,15 @@ class LaunchSettings:
     """Where elastic runs keep their commits; None with restarts makes a folder here, for this job alone."""
     verbose: bool = False
     """Say what is started and how it ended."""
+    _hosts_named: str = field(init=False, default="")
+    """Those the user named, some of which may be left out since."""
 
     def __post_init__(self) -> None:
         if not self.command:
             raise SettingsError(
                 "nothing to launch: no command was given. Type e.g. farandole launch -n 2 -- python train.py"
             )
+        self._hosts_named = as_option(self.hosts)
         self.ranks = self.ranks or total_slots(self.hosts)
         if self.ranks < 1:
             raise SettingsError(
@@ -107,6 +111,16 @@ class LaunchSettings:
     def needs_mpiexec(self) -> bool:
         return self.ranks > 1 or not self.local
 
+    def leave_out(self, lost: Collection[str]) -> list[str]:
+        """Go on without hosts that are lost, on the ranks the others have slots for; which were left out."""
+        left_out = [host.name for host in self.hosts if any(_same_host(host.name, name) for name in lost)]
+        remaining = [host for host in self.hosts if host.name not in left_out]
+        if not remaining:
+            return []
+        self.hosts = remaining
+        self.ranks = min(self.ranks, total_slots(remaining)) if left_out else self.ranks
+        return left_out
+
     def rank_variables(self) -> dict[str, str]:
         """What ranks are told through their environment, the same for all."""
         variables = {"FARANDOLE_LAUNCHED": "1", "FARANDOLE_LAUNCH_SIZE": str(self.ranks)}
@@ -130,13 +144,13 @@ class LaunchSettings:
             variables["FARANDOLE_COMMIT_DIR"] = str(self.commit_dir.absolute())
         if self.hostfile is not None:
             variables["FARANDOLE_HOSTFILE"] = str(self.hostfile.absolute())
-            variables["FARANDOLE_HOSTS"] = as_option(self.hosts)
+            variables["FARANDOLE_HOSTS"] = self._hosts_named
         return variables
 
     def command_line(self) -> str:
         """The command that starts this job again."""
         options = ["-n", str(self.ranks)]
-        if self.hosts and self.hostfile is None:
+        if self.hosts and ("--hostfile", self.hostfile) not in self._options():
             options += ["--hosts", as_option(self.hosts)]
         options += [word for option, value in self._options() for word in (option, str(value))]
         switches = {"--no-tune": not self.tune, "--no-stall-check": not self.stall_check, "--verbose": self.verbose}
@@ -145,8 +159,9 @@ class LaunchSettings:
 
     def _options(self) -> list[tuple[str, object]]:
         """The options that differ from their default and take a value."""
+        all_hosts = as_option(self.hosts) == self._hosts_named
         named = [
-            ("--hostfile", self.hostfile, None),
+            ("--hostfile", self.hostfile if all_hosts else None, None),
             ("--timeline", self.timeline, None),
             ("--output-dir", self.output_dir, None),
             ("--threads", self.threads, None),
@@ -161,3 +176,8 @@ class LaunchSettings:
             ("--commit-dir", self.commit_dir, None),
         ]
         return [(option, value) for option, value, default in named if value != default]
+
+
+def _same_host(named: str, own: str) -> bool:
+    """Users may write a name short or in full; hosts call themselves either."""
+    return named == own or named.partition(".")[0] == own.partition(".")[0]

@@ -209,7 +209,7 @@ class Worker:
             return
         if self._signalled:
             self._signalled = False
-            self._command.end()
+            self._command.end(self._orders.grace_s)
         self._command.tick()
         code = self._command.poll()
         if code is not None and not self._reported:
@@ -253,6 +253,7 @@ class Worker:
             left_at=self._jobdir.left_at(self._place.rank),
             exception=raised[0] if raised else None,
             stderr_tail=self._tail.decode(errors="replace"),
+            checkpoints=self._jobdir.checkpoints(self._place.rank),
         )
 
     def _unfinished(self) -> str:
