@@ -19,30 +19,35 @@ from pathlib import Path
 import farandole as fd
 from farandole.checkpoint import Checkpointer, When
 fd.init()
-deaf = subprocess.Popen(["sleep", "60"])  # what a signal it does not handle would end
+deaf = subprocess.Popen(["sleep", "60"])  # a process the script needs, which any signal would end
 if sys.argv[1] == "slow":
     # Longer than what ranks have without --grace.
     fsync, first = os.fsync, iter([3.0])
     os.fsync = lambda handle: (time.sleep(next(first, 0.0)), fsync(handle))
 checkpointer = Checkpointer("run", {}, when=When() if sys.argv[1] != "deaf" else When(signals=False))
-while not Path("enough").exists():
-    time.sleep(0.01)
-    checkpointer.step()
-    if checkpointer.progress.step == 5:
-        Path(f"started.{fd.rank()}").touch()
-checkpointer.close()
-assert deaf.poll() is None
-deaf.kill()
+try:
+    while not Path("enough").exists():
+        time.sleep(0.01)
+        checkpointer.step()
+        if checkpointer.progress.step == 5:
+            Path(f"started.{fd.rank()}").touch()
+    checkpointer.close()
+finally:
+    print("needed", deaf.poll(), flush=True)
+    deaf.kill()
 """
 
 
 @contextmanager
 def running(folder: Path, word: str, *options: str) -> Iterator[Job]:
     (folder / "script.py").write_text(SCRIPT)
-    command = [*launch_command("farandole", 2, options), sys.executable, "script.py", word]
+    # A shell between launcher and script: it handles no signal, and must be there until the script has ended.
+    script = ["sh", "-c", f"{sys.executable} script.py {word}; exit $?"]
+    command = [*launch_command("farandole", 2, options), *script]
     with Job(command, launcher="farandole", workdir=folder, cwd=folder, env={}) as job:
         assert wait_until(lambda: len(list(folder.glob("started.*"))) == 2, 60.0), job.stderr
         yield job
+        assert job.stdout.count("needed None") == 2, job.output()
         assert job.leftovers() == []
 
 
