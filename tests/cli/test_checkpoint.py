@@ -70,6 +70,24 @@ def test_show_says_what_is_in_the_newest_or_in_one(folder: Path) -> None:
     assert (told["step"], told["arrays"]["model/w"]["shape"]) == (10, [50, 4])
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("state.json", b'{"parts": ', "state.json has 10 bytes instead of"),
+        ("manifest.json", b"", "manifest.json cannot be read"),
+        ("arrays.safetensors", None, "arrays.safetensors is missing"),
+    ],
+)
+def test_show_of_a_damaged_one_says_what_is_wrong(folder: Path, name: str, content: bytes | None, said: str) -> None:
+    path = folder / "00000003-step-30" / name
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    run = farandole("show", folder)
+    assert run.returncode == 1
+    assert run.stderr.startswith(f"farandole: {path.parent} is damaged: {said}")
+
+
 @pytest.mark.parametrize("action", ["ls", "verify", "show"])
 def test_a_folder_without_any_is_said_so(tmp_path: Path, action: str) -> None:
     run = farandole(action, tmp_path)

@@ -139,6 +139,23 @@ def test_a_second_job_is_refused_on_every_rank(fd):
 
 
 @rank_test(n=[1, 2])
+def test_a_training_from_the_start_does_not_push_out_another_s_checkpoints(fd):
+    from farandole.checkpoint import Checkpointer
+
+    folder = shared_folder(fd)
+    with Checkpointer(folder, {"a": {}}, when=quiet()) as checkpointer:
+        checkpointer.save()
+    with Checkpointer(folder, {"a": {}, "b": {}}, when=quiet()) as checkpointer:
+        assert "the newest is 00000001-step-0, which this training has not gone on from" in message(checkpointer.save)
+        message(checkpointer.restore)
+        assert "has not gone on from" in message(checkpointer.async_save)
+    with Checkpointer(folder, {"a": {}}, when=quiet()) as checkpointer:
+        checkpointer.restore()
+        checkpointer.save()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@rank_test(n=[1, 2])
 def test_a_part_the_checkpoint_lacks_is_named(fd):
     from farandole.checkpoint import Checkpointer
 

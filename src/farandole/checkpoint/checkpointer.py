@@ -89,6 +89,7 @@ class Checkpointer:
         self._steps_since_meeting, self._next_meeting = 0, 1
         self._saved: tuple[int, int] | None = None
         self._store = self._open(keep or Keep())
+        self._not_heeded = self._store.finished() if self._store is not None else []
 
     def _open(self, keep: Keep) -> Store | None:
         """The folder, on the rank that writes; a refusal is every rank's."""
@@ -123,12 +124,14 @@ class Checkpointer:
             told = (loaded.manifest, loaded.state, describe(loaded.arrays), str(loaded.entry.path))
         told = broadcast_object(told, self._root, "checkpoint.found", self._set)
         if told is None:
+            self._not_heeded = self._store.finished() if self._store is not None else []
             return None
         manifest, state, infos, where = told
         misfits = differences(self._parts, state, infos)
         check_fit(allgather_object(misfits, "checkpoint.fit", self._set), where)
         arrays = self._hand_out({} if loaded is None else loaded.arrays, infos)
         self._load(state, arrays)
+        self._not_heeded = []
         self._say_restored(manifest, state, where)
         return manifest  # type: ignore[no-any-return]
 
@@ -161,7 +164,7 @@ class Checkpointer:
             self._say(f"it also has {', '.join(unused)}, for which the script has no use")
         if manifest.ranks != self._size:
             self._say(
-                f"it was saved by {manifest.ranks} ranks, there are {self._size} now: results will differ from those of "
+                f"it was saved by {manifest.ranks} ranks, this is a job of {self._size}: results will differ from those of "
                 f"{manifest.ranks}, by rounding and by who draws which random numbers"
             )
 
@@ -201,12 +204,21 @@ class Checkpointer:
         if by_rank is not None and self._store is not None:
             progress = replace(self.progress, train_s=self._train_s())
             try:
+                self._check_heeded()
                 what = content(progress, taken(self._parts), by_rank)
                 write(self._store, self._manifest(progress, metrics or {}), what)
             except CheckpointError as error:
                 problem = str(error)
         self._raise_on_all(problem)
         self._note_saved(time.monotonic() - began)
+
+    def _check_heeded(self) -> None:
+        """A training from the start must not push out, one by one, what another has saved."""
+        if self._not_heeded:
+            raise CheckpointError(
+                f"{self.folder} has checkpoints already, the newest is {self._not_heeded[-1].path.name}, which this "
+                "training has not gone on from. Call restore() before the first save, or give another folder"
+            )
 
     def _write(self, store: Store, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray]) -> None:
         store.write(manifest, state, arrays)

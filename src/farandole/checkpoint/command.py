@@ -65,13 +65,16 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from farandole.checkpoint.folder import ARRAYS, STATE
+    from farandole.checkpoint.folder import look_into
     from farandole.checkpoint.reading import entry_at
-    from farandole.checkpoint.tensorfile import read_header
+    from farandole.checkpoint.tensorfile import Damaged
+    from farandole.errors import CheckpointError
 
     entry = entry_at(options.folder)
-    arrays = read_header(entry.path / ARRAYS)
-    state = json.loads((entry.path / STATE).read_bytes())
+    try:
+        state, arrays = look_into(entry)
+    except Damaged as why:
+        raise CheckpointError(f"{entry.path} is damaged: {why}") from why
     summary = _summary(entry)
     if options.json:
         told = {name: {"dtype": info.dtype, "shape": info.shape} for name, info in arrays.items()}

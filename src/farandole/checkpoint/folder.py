@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from farandole.checkpoint.manifest import Manifest
-from farandole.checkpoint.tensorfile import Damaged, check_file, read_arrays
+from farandole.checkpoint.tensorfile import Damaged, check_file, read_arrays, read_header
+from farandole.checkpoint.tree import ArrayInfo
 from farandole.comm.transport import AnyArray
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "entries",
     "load",
     "load_manifest",
+    "look_into",
 ]
 
 LATEST = "LATEST"
@@ -102,12 +104,23 @@ def check(entry: Entry) -> Manifest:
 def load(entry: Entry) -> Loaded:
     """The content, every byte checked."""
     manifest = load_manifest(entry)
-    with _named(STATE):
-        check_file(entry.path / STATE, manifest.files[STATE])
-        state = json.loads((entry.path / STATE).read_bytes())
+    state = _load_state(entry, manifest)
     with _named(ARRAYS):
         arrays = read_arrays(entry.path / ARRAYS, manifest.files[ARRAYS])
     return Loaded(entry, manifest, state, arrays)
+
+
+def look_into(entry: Entry) -> tuple[Any, dict[str, ArrayInfo]]:
+    """The state, and what kind of arrays there are; only the arrays themselves are not read."""
+    state = _load_state(entry, load_manifest(entry))
+    with _named(ARRAYS):
+        return state, read_header(entry.path / ARRAYS)
+
+
+def _load_state(entry: Entry, manifest: Manifest) -> Any:
+    with _named(STATE):
+        check_file(entry.path / STATE, manifest.files[STATE])
+        return json.loads((entry.path / STATE).read_bytes())
 
 
 class _named:

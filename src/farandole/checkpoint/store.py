@@ -54,9 +54,7 @@ class Store:
         self._said: set[str] = set()
         self._last_s: float | None = None
         self._lock = self._locked()
-        for entry in entries(self.folder):
-            if entry.kind == UNFINISHED:
-                shutil.rmtree(entry.path)
+        self._sweep()
 
     @property
     def last_s(self) -> float | None:
@@ -74,6 +72,14 @@ class Store:
             self._say(f"{self.folder} is on a file system without locks: take care that no second job writes there")
         return lock
 
+    def _sweep(self) -> None:
+        for entry in entries(self.folder):
+            if entry.kind == UNFINISHED:
+                try:
+                    shutil.rmtree(entry.path)
+                except OSError as error:
+                    self._say(f"{entry.path} is no longer needed, and could not be removed: {error.strerror}")
+
     def close(self) -> None:
         self._lock.release()
 
@@ -81,7 +87,7 @@ class Store:
 
     def newest(self) -> Loaded | None:
         """The newest that is whole; those that are not are named and set aside. None without any."""
-        for entry in reversed(self._finished()):
+        for entry in reversed(self.finished()):
             try:
                 return load(entry)
             except Damaged as why:
@@ -98,7 +104,8 @@ class Store:
             return f"It cannot be set aside ({error.strerror})"
         return f"It is set aside as {aside.path.name}"
 
-    def _finished(self) -> list[Entry]:
+    def finished(self) -> list[Entry]:
+        """Those that look whole, oldest first."""
         return [entry for entry in entries(self.folder) if not entry.kind]
 
     # Writing
@@ -142,7 +149,7 @@ class Store:
             self._say(f"{entry.path} is safe, but {LATEST} could not be made to name it: {error.strerror}")
 
     def _not_written(self, entry: Entry, arrays: Mapping[str, AnyArray], error: OSError) -> str:
-        finished = self._finished()
+        finished = self.finished()
         kept = f"{finished[-1].path.name} is still there" if finished else "there is none before it"
         room = ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -153,7 +160,7 @@ class Store:
 
     def _collect(self) -> None:
         found: dict[int, tuple[Entry, Manifest]] = {}
-        for entry in self._finished():
+        for entry in self.finished():
             try:
                 found[entry.number] = (entry, load_manifest(entry))
             except (Damaged, OSError) as why:
@@ -164,10 +171,11 @@ class Store:
                 self._remove(entry)
 
     def _remove(self, entry: Entry) -> None:
-        """Under an unfinished one's name first: a kill half-way must not leave something that looks damaged."""
+        """Under an unfinished one's name first: what ends half-way must not leave something that looks damaged."""
         gone = entry.within(UNFINISHED)
         try:
             entry.path.rename(gone.path)
+            sync_folder(self.folder)
             shutil.rmtree(gone.path)
         except OSError as error:
             self._say(f"{entry.path} could not be removed: {error.strerror}")

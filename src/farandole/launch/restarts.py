@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from farandole.launch.job import Job
 from farandole.launch.ranks import Rank
 from farandole.launch.settings import LaunchSettings
@@ -46,7 +44,7 @@ class Restarts:
         self.refused = self._useless(cause, job)
         if not self.refused:
             self.without = self._settings.leave_out(job.silent_hosts)
-            self._suspects = _hosts_without_a_word(job)
+            self._suspects = _lost_without_a_word(cause.place.host, job)
         return not self.refused
 
     def _useless(self, cause: Rank, job: Job) -> str:
@@ -67,9 +65,7 @@ class Restarts:
         return 0 if folder is None else count(folder)
 
 
-def _hosts_without_a_word(job: Job) -> set[str]:
-    """Those all of whose workers were lost: killed, or the host is gone."""
-    by_host: defaultdict[str, list[bool]] = defaultdict(list)
-    for rank in job.ranks.values():
-        by_host[rank.place.host].append(rank.started is not None and rank.ended is not None and bool(rank.ended.problem))
-    return {host for host, lost in by_host.items() if all(lost)}
+def _lost_without_a_word(host: str, job: Job) -> set[str]:
+    """The host it began with, if all its workers were lost: killed, or the host is gone. mpiexec then ends the others."""
+    endings = [rank.ended for rank in job.ranks.values() if rank.place.host == host]
+    return {host} if all(ended is not None and ended.problem for ended in endings) else set()
