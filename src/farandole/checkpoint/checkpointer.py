@@ -96,7 +96,7 @@ class Checkpointer:
         store, problem = None, ""
         if self._rank == 0:
             try:
-                store = Store(self.folder, keep, self._say)
+                store = Store(self.folder, keep, self.say)
                 atexit.register(_end_of_program, weakref.ref(self))
             except CheckpointError as error:
                 problem = str(error)
@@ -158,12 +158,12 @@ class Checkpointer:
         self._started_at = time.monotonic()
 
     def _say_restored(self, manifest: Manifest, state: dict[str, Any], where: str) -> None:
-        self._say(f"going on from {where} (step {manifest.step}, epoch {manifest.epoch})")
+        self.say(f"going on from {where} (step {manifest.step}, epoch {manifest.epoch})")
         unused = sorted(set(state["parts"]) - set(self._parts))
         if unused:
-            self._say(f"it also has {', '.join(unused)}, for which the script has no use")
+            self.say(f"it also has {', '.join(unused)}, for which the script has no use")
         if manifest.ranks != self._size:
-            self._say(
+            self.say(
                 f"it was saved by {manifest.ranks} ranks, this is a job of {self._size}: results will differ from those of "
                 f"{manifest.ranks}, by rounding and by who draws which random numbers"
             )
@@ -290,11 +290,11 @@ class Checkpointer:
         self._signals.ignore()
         problem = self._told_by_first(self._background_problem())
         if problem:
-            self._say(problem)
+            self.say(problem)
         if problem or self._saved != (self.progress.step, self.progress.epoch):
             self.save(metrics)
         self.close()
-        self._say(
+        self.say(
             f"ended at step {self.progress.step} on account of the {reason}, with everything saved in {self.folder}. "
             "To go on, start the same command again"
         )
@@ -318,7 +318,7 @@ class Checkpointer:
     def _tell_problem(self) -> None:
         problem = self._background_problem()
         if problem:
-            self._say(problem)
+            self.say(problem)
 
     def _raise_on_all(self, problem: str) -> None:
         """`problem` is the first rank's."""
@@ -330,7 +330,8 @@ class Checkpointer:
         told: str = broadcast_object(problem, self._root, "checkpoint.outcome", self._set)
         return told
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """To standard error, once for all ranks."""
         if self._rank == 0:
             print(f"farandole: checkpoint: {text}", file=sys.stderr, flush=True)
 
