@@ -11,7 +11,7 @@ import time
 from multiprocessing.connection import wait
 from typing import Any
 
-from farandole.launch.channel import SILENCE_S, Link, Switchboard
+from farandole.launch.channel import Link, Switchboard, silence_s
 from farandole.launch.command import GRACE_S
 from farandole.launch.messages import Ended, Hello, Joined, Orders, Output, PassOn, Release, Started, Stop
 from farandole.launch.output import OutputSink
@@ -176,7 +176,7 @@ class Job:
         host = rank.place.host
         self.silent_hosts.add(host)
         there = _named(sorted(other.number for other in self.ranks.values() if other.place.host == host))
-        return f"host {host} ({there}) has not answered for {SILENCE_S} s: it is down, or cut off from the launcher"
+        return f"host {host} ({there}) has not answered for {silence_s()} s: it is down, or cut off from the launcher"
 
     # Deciding
 
