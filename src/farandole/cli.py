@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from farandole import __version__
 from farandole.data.command import add_data
 from farandole.errors import FarandoleError, SettingsError
+from farandole.observe.power.command import add_power
 from farandole.study.comm.command import add_bench
 from farandole.study.command import add_study
 
@@ -30,6 +31,7 @@ examples:
   farandole launch -n 4 -- python train.py          four ranks on this machine
   farandole launch -H a:2,b:2 -- python train.py    two on each of two hosts
   farandole launch -n 2 --timeline trace.json -- python train.py
+  farandole power -- python train.py                joules, and how they are known
   farandole data make nt3 --out data                files to train on
 """
 
@@ -188,4 +190,4 @@ def _merge_timeline(options: argparse.Namespace) -> int:
     return 0
 
 
-_VERBS = (_add_launch, _add_doctor, _add_timeline, add_data, add_study, add_bench)
+_VERBS = (_add_launch, _add_doctor, _add_timeline, add_power, add_data, add_study, add_bench)
