@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench import loading
+from bench import loading, sampling
 from bench.cases import Case, Measured
 from bench.estimates import median
 from bench.launching import measure_on_hosts, measure_on_ranks, steps_as_shipped
@@ -148,6 +148,12 @@ def _timeline(quick: bool) -> Outcome:
     return outcome
 
 
+def _power(quick: bool) -> Outcome:
+    cases = sampling.measure(seconds=3.0 if quick else 10.0)
+    rows = [share(case, "sampler", below=0.005) for case in cases]
+    return Outcome(rows=rows, measured=[Measured(cases=cases, facts={})])
+
+
 def _loading(quick: bool) -> Outcome:
     rows, cases = loading.measure(quick=quick)
     return Outcome(rows=rows, measured=[Measured(cases=cases, facts={})])
@@ -189,6 +195,7 @@ BENCHMARKS = {
         ),
         Benchmark(name="idle", summary="CPU time of the engine while the program sleeps", run=_idle),
         Benchmark(name="timeline", summary="what recording a timeline adds to a step", run=_timeline),
+        Benchmark(name="power", summary="CPU time of the power sampler at 10 Hz", run=_power),
         Benchmark(name="loading", summary="text files to arrays against pandas, polars and pyarrow", run=_loading),
     )
 }

@@ -225,12 +225,12 @@ def _gpus() -> list[Finding]:
 
 def _power() -> list[Finding]:
     found = find_sensors(root_from_environment())
-    meters = found.meters
+    meters, modelled = found.meters, found.modelled
     found.close()
     measured = {meter.sensor: [m.name for m in meters if m.sensor == meter.sensor] for meter in meters if meter.measured}
-    modelled = [f"{meter.part} modelled: {meter.note}" for meter in meters if not meter.measured]
-    words = [f"{sensor} ({', '.join(names)})" for sensor, names in measured.items()] or ["none readable"]
-    words += [f"{refusal.sensor} is locked: {refusal.reason}" for refusal in found.refusals] + modelled
+    words = [f"{sensor} ({', '.join(names)})" for sensor, names in measured.items()] or ["none"]
+    words += [f"{refusal.sensor}: {refusal.reason}" for refusal in found.refusals]
+    words += ["power is modelled, not measured"] * modelled
     facts = {
         "readable": list(measured),
         "locked": [refusal.sensor for refusal in found.refusals],

@@ -83,6 +83,17 @@ def test_a_command_with_its_phases(tmp_path: Path, counter: Path, root: Path) ->
     assert again.stderr.startswith(f"replayed from {trace}")
 
 
+def test_phases_of_ranks(tmp_path: Path, counter: Path, root: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import farandole\nfarandole.init()\n" + SPENDS.replace("sys.exit(7)", ""))
+    report = tmp_path / "power.json"
+    launch = [sys.executable, "-m", "farandole", "launch", "-n", "2", "--", sys.executable, str(script), str(counter)]
+    told = power("--json", str(report), "--", *launch, root=root)
+    assert told.returncode == 0, told.stderr
+    phases = [(phase["name"], phase["times"]) for phase in json.loads(report.read_text())["phases"]]
+    assert phases == [("load", 1), ("train", 1)], "only the first rank of the node speaks for it"
+
+
 def test_modelled_power_says_so(tmp_path: Path, modelled: Path) -> None:
     report = tmp_path / "power.json"
     told = power("--idle", "0.3", "--json", str(report), "--", "sleep", "0.3", root=modelled)
@@ -131,6 +142,7 @@ def test_sigterm_reaches_the_command_and_the_table_is_printed(counter: Path, roo
         (["--", "no-such-program"], 127, "no-such-program: No such file"),
         (["--", "/"], 126, "/: Permission denied"),
         (["--interval", "0", "--", "true"], 2, "a sample every 0 s: expected 0.001 to"),
+        (["--idle", "nan", "--", "true"], 2, "--idle nan: expected seconds"),
         (["--idle", "-1", "--", "true"], 2, "--idle -1: expected seconds"),
         (["--json", "no/such/x.json", "--", "true"], 2, "--json no/such/x.json: there is no folder"),
         (["--replay", "none.jsonl"], 1, "power trace none.jsonl: cannot be read"),

@@ -46,7 +46,9 @@ class Machine:
         self.second = 0.0
         self._shows: dict[Path, Callable[[float], str]] = {}
         self.clock = Clock(
-            monotonic_ns=lambda: round(self.second * 1e9), realtime_ns=lambda: EPOCH_NS + round(self.second * 1e9)
+            monotonic_ns=lambda: round(self.second * 1e9),
+            # Two clocks are never read at once, so that they seem to drift apart and back.
+            realtime_ns=lambda: EPOCH_NS + round(self.second * 1e9) + round(self.second * 10) % 3 * 400,
         )
 
     def write(self, place: str, text: str) -> Path:

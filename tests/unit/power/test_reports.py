@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from farandole.errors import DataError, SettingsError
-from farandole.observe.power import NodeEnergy, Recording, as_text, combine, node_energy, read_trace, write_trace
+from farandole.observe.power import (
+    NodeEnergy,
+    Recording,
+    as_text,
+    combine,
+    node_energy,
+    read_trace,
+    write_trace,
+)
 from farandole.observe.power.recording import Phase
 from powertree import Machine, ramp, steady
 

@@ -92,7 +92,7 @@ def test_locked_counters_say_what_to_type_and_power_is_modelled_from_their_limit
 def test_what_the_model_assumes_can_be_told(machine: Machine) -> None:
     found = find_sensors(machine.root, {"FARANDOLE_CPU_TDP_W": "215", "FARANDOLE_MEMORY_W": "12"})
     found.close()
-    with pytest.raises(SettingsError, match="FARANDOLE_CPU_TDP_W='lots': expected watts, e.g."):
+    with pytest.raises(SettingsError, match="FARANDOLE_CPU_TDP_W='lots': expected watts"):
         find_sensors(machine.root, {"FARANDOLE_CPU_TDP_W": "lots"})
     with pytest.raises(SettingsError, match="FARANDOLE_MEMORY_W=-1: expected watts above 0"):
         find_sensors(machine.root, {"FARANDOLE_MEMORY_W": "-1"})
@@ -126,6 +126,22 @@ def test_counters_through_another_register_are_not_counted_twice(machine: Machin
     for name in ("name", "energy_uj"):
         (mmio / name).write_text((machine.root / "sys/class/powercap/intel-rapl:0" / name).read_text())
     assert measured(machine).parts["cpu"].energy_j == pytest.approx(8 * 90.0, rel=0.005)
+
+
+def test_what_is_locked_and_not_needed_is_not_spoken_of(locked: Machine) -> None:
+    for file in ("energy", "cpu_energy"):
+        locked.shows(f"sys/cray/pm_counters/{file}", lambda s: f"{round(100 * s)} J")
+    recording = locked.sampled(SECONDS)
+    assert recording.refusals == []
+    assert measure(recording, "phase", [WINDOW]).total.provenance == "measured-node"
+
+
+def test_a_node_that_took_less_than_its_gpus_is_remarked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia(monkeypatch, machine)
+    machine.rapl("0", "psys", steady(120.0))
+    total = measured(machine).total
+    assert total.energy_j == pytest.approx(8 * 120.0, rel=0.005)
+    assert any("its meter does not cover all of them" in remark for remark in total.remarks)
 
 
 def test_a_machine_that_shows_nothing(tmp_path: Path) -> None:

@@ -11,9 +11,19 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-__all__ = ["Ended", "run_command"]
+from farandole.errors import LaunchError
+
+__all__ = ["CannotStart", "Ended", "run_command"]
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
+
+
+class CannotStart(LaunchError):
+    """A command that is no program, or may not be run."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        super().__init__(f"{program}: {error.strerror}")
+        self.exit_code = 126 if isinstance(error, PermissionError) else 127
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +39,7 @@ class Ended:
 
 
 def run_command(words: Sequence[str], environment: Mapping[str, str]) -> Ended:
-    """Run to its end; OSError where it cannot be started.
+    """Run to its end.
 
     SIGTERM and SIGHUP are passed on. Ctrl-C reaches the command from the terminal, and we stay to tell the figures.
     """
@@ -45,7 +55,7 @@ def run_command(words: Sequence[str], environment: Mapping[str, str]) -> Ended:
             before[number] = signal.signal(number, pass_on)
     try:
         began_cpu_s, start_ns = _children_cpu_s(), time.monotonic_ns()
-        child.append(subprocess.Popen(list(words), env=dict(environment)))
+        child.append(_started(words, environment))
         code = child[0].wait()
         end_ns = time.monotonic_ns()
     finally:
@@ -55,6 +65,13 @@ def run_command(words: Sequence[str], environment: Mapping[str, str]) -> Ended:
         exit_code=code if code >= 0 else 128 - code, start_ns=start_ns, end_ns=end_ns,
         cpu_s=_children_cpu_s() - began_cpu_s,
     )  # fmt: skip
+
+
+def _started(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(list(words), env=dict(environment))
+    except OSError as error:
+        raise CannotStart(words[0], error) from error
 
 
 def _children_cpu_s() -> float:

@@ -32,7 +32,7 @@ def find_cray(root: Path) -> FileSensor | Refusal | None:
     try:
         return FileSensor(CRAY, files, _value)
     except OSError as error:
-        return Refusal(sensor=CRAY, reason=f"{error.filename}: {error.strerror}", advice=f"ls -l /{_FOLDER}")
+        return Refusal(sensor=CRAY, part="node", reason=f"{error.filename}: {error.strerror}", advice=f"ls -l /{_FOLDER}")
 
 
 def _present(folder: Path) -> list[Part]:

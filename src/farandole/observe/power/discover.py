@@ -56,7 +56,9 @@ def find_sensors(root: Path = Path("/"), environment: Mapping[str, str] = os.env
             found.refusals.append(sensor)
         elif sensor is not None:
             _keep(found, sensor)
-    if not {"node", "cpu"} & {meter.part for meter in found.meters} and (root / "proc/stat").exists():
+    covered = {meter.part for meter in found.meters}
+    found.refusals = [refusal for refusal in found.refusals if refusal.part not in covered]
+    if not {"node", "cpu"} & covered and (root / "proc/stat").exists():
         found.sensors.append(ModelSensor(root, assumptions(root, environment)))
     return found
 

@@ -58,7 +58,7 @@ def find_nvml(root: Path) -> GpuSensor | Refusal | None:
         if not (root / "proc/driver/nvidia/gpus").exists():
             return None
         return Refusal(
-            sensor=NVML, reason="nvidia-ml-py is not installed", advice="pip install 'farandole[gpu]'"
+            sensor=NVML, part="gpu", reason="nvidia-ml-py is not installed", advice="pip install 'farandole[gpu]'"
         )
     nvml = importlib.import_module("pynvml")
     try:
@@ -69,7 +69,7 @@ def find_nvml(root: Path) -> GpuSensor | Refusal | None:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         meters = [_nvidia(nvml, index, handle) for index, handle in enumerate(handles)]
     except nvml.NVMLError as error:
-        return Refusal(sensor=NVML, reason=str(error), advice="nvidia-smi -q -d POWER")
+        return Refusal(sensor=NVML, part="gpu", reason=str(error), advice="nvidia-smi -q -d POWER")
     return GpuSensor(NVML, meters, errors=nvml.NVMLError, shut=nvml.nvmlShutdown) if meters else None
 
 
@@ -90,16 +90,16 @@ def find_amdsmi(root: Path) -> GpuSensor | Refusal | None:
     if importlib.util.find_spec("amdsmi") is None:
         if not (root / "sys/class/kfd").exists():
             return None
-        return Refusal(sensor=AMD_SMI, reason="amdsmi is not installed", advice="pip install amdsmi, of ROCm's version")
+        return Refusal(sensor=AMD_SMI, part="gpu", reason="amdsmi is not installed", advice="pip install amdsmi, of ROCm's version")
     try:
         smi = importlib.import_module("amdsmi")
     except (ImportError, OSError, KeyError) as error:  # it loads ROCm's library when imported
-        return Refusal(sensor=AMD_SMI, reason=str(error), advice="pip install amdsmi, of ROCm's version")
+        return Refusal(sensor=AMD_SMI, part="gpu", reason=str(error), advice="pip install amdsmi, of ROCm's version")
     try:
         smi.amdsmi_init()
         meters = [_amd(smi, index, handle) for index, handle in enumerate(smi.amdsmi_get_processor_handles())]
     except smi.AmdSmiException as error:
-        return Refusal(sensor=AMD_SMI, reason=str(error), advice="amd-smi metric --power")
+        return Refusal(sensor=AMD_SMI, part="gpu", reason=str(error), advice="amd-smi metric --power")
     return GpuSensor(AMD_SMI, meters, errors=smi.AmdSmiException, shut=smi.amdsmi_shut_down) if meters else None
 
 

@@ -33,7 +33,7 @@ def _opened(sensor: str, files: list[tuple[Meter, Path]], pattern: str) -> FileS
     except OSError as error:
         locked = error.errno in (errno.EACCES, errno.EPERM)
         reason = "only root may read it" if locked else f"{error.filename}: {error.strerror}"
-        return Refusal(sensor=sensor, reason=reason, advice=f"sudo chmod a+r {pattern}" if locked else f"ls -l {pattern}")
+        return Refusal(sensor=sensor, part="cpu", reason=reason, advice=f"sudo chmod a+r {pattern}" if locked else f"ls -l {pattern}")
 
 
 def _counters(chip: Path) -> list[tuple[Meter, Path]]:

@@ -97,6 +97,8 @@ class Refusal:
     """A sensor that is there and cannot be used."""
 
     sensor: str
+    part: Part
+    """What it would have measured, above all."""
     reason: str
     advice: str
     """What to type."""

@@ -56,13 +56,13 @@ class JobEnergy:
 def node_energy(
     recording: Recording, *, whole: Phase | None = None
 ) -> NodeEnergy:
-    """`whole`: what to call the whole, and from when to when; by default the time in which any phase was under way."""
+    """`whole` is the phase that has all others in it; by default the time in which any was under way."""
     idle = None if recording.idle is None else measure(recording, "idle", [recording.idle])
     windows = merged(recording.phases if whole is None else [whole])
     return NodeEnergy(
         host=recording.host,
         machine=recording.machine,
-        phases=measure_phases(recording, recording.phases, idle),
+        phases=measure_phases(recording, [phase for phase in recording.phases if phase is not whole], idle),
         whole=measure(recording, "all phases" if whole is None else whole.name, windows, idle),
         idle=idle,
         interval_s=recording.interval_s,

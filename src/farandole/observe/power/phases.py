@@ -13,12 +13,14 @@ from farandole.observe.power.meters import PARTS, Part, Provenance
 from farandole.observe.power.mirrors import mirrors
 from farandole.observe.power.recording import Phase, Recording
 
-__all__ = ["PhaseEnergy", "measure", "measure_phases", "merged", "power_over_time"]
+__all__ = ["MARGIN_NS", "PhaseEnergy", "measure", "measure_phases", "merged", "power_over_time"]
 
 _BRIDGED_SHARE = 0.05
 _BRIDGED_INTERVALS = 2
-_MARGIN_NS = 3_000_000_000
+MARGIN_NS = 3_000_000_000
+"""How far readings around a stretch of time matter to it: to see what stands still, and to bridge gaps."""
 _CEILING_SHARE = 0.1
+_MORE_THAN_ALL = 1.05
 
 Window = tuple[int, int]
 
@@ -85,7 +87,7 @@ def power_over_time(
 ) -> Iterator[tuple[int, float | None]]:
     """The mean watts of each step and when it began; None where not all of it was seen. For drawings, not for sums."""
     used = _meters_of(recording, part)
-    series = recording.between(start_ns, end_ns, _MARGIN_NS)
+    series = recording.between(start_ns, end_ns, MARGIN_NS)
     aside = mirrors(recording.meters, series)
     curves = [Curve(recording.meters[at], series[at], recording.interval_s) for at in used if at not in aside]
     for at_ns in range(start_ns, end_ns - step_ns + 1, step_ns):
@@ -99,7 +101,7 @@ def _seen_by_meter(recording: Recording, windows: Sequence[Window]) -> tuple[lis
     seen = [Seen() for _ in recording.meters]
     if not windows:
         return seen, {}
-    series = recording.between(min(windows)[0], max(end for _, end in windows), _MARGIN_NS)
+    series = recording.between(min(windows)[0], max(end for _, end in windows), MARGIN_NS)
     for at, meter in enumerate(recording.meters):
         curve = Curve(meter, series[at], recording.interval_s)
         for start_ns, end_ns in windows:
@@ -175,7 +177,16 @@ def _why_unmeasured(recording: Recording) -> str:
 
 def _total(parts: Mapping[Part, Figure], duration_s: float) -> Figure:
     if parts["node"].provenance is Provenance.NODE:
-        return parts["node"]
+        return _checked(parts["node"], parts)
     known = {part: figure for part, figure in parts.items() if figure.provenance is not Provenance.NONE}
     total = add(list(known.values()), duration_s=duration_s)
     return replace(total, source=" + ".join(f"{part} ({figure.source})" for part, figure in known.items()))
+
+
+def _checked(node: Figure, parts: Mapping[Part, Figure]) -> Figure:
+    """With a remark where the parts have taken more than the whole: a board's meter may leave out GPUs."""
+    parts_j = sum(figure.energy_j or 0.0 for part, figure in parts.items() if part != "node")
+    if node.energy_j is None or parts_j <= _MORE_THAN_ALL * node.energy_j:
+        return node
+    remark = f"the parts took {parts_j:,.0f} J, more than the node: its meter does not cover all of them"
+    return replace(node, remarks=(*node.remarks, remark))

@@ -34,7 +34,7 @@ def find_rapl(root: Path) -> FileSensor | Refusal | None:
     except OSError as error:
         locked = error.errno in (errno.EACCES, errno.EPERM)
         reason = "only root may read its counters" if locked else f"{error.filename}: {error.strerror}"
-        return Refusal(sensor=RAPL, reason=reason, advice=_ALLOW if locked else "ls -l /sys/class/powercap/*/energy_uj")
+        return Refusal(sensor=RAPL, part="cpu", reason=reason, advice=_ALLOW if locked else "ls -l /sys/class/powercap/*/energy_uj")
 
 
 def rapl_tdp_w(root: Path) -> float | None:

@@ -56,8 +56,8 @@ class Series:
         return len(self.raw)
 
     def add(self, reading: Reading) -> None:
-        """A value the meter has shown before, by its own time stamp, is no news."""
-        if self.monotonic_ns and reading.monotonic_ns <= self.monotonic_ns[-1]:
+        """A value with the time stamp of the one before is no news; time never goes back."""
+        if self.raw and (reading.realtime_ns == self.realtime_ns[-1] or reading.monotonic_ns <= self.monotonic_ns[-1]):
             return
         self.monotonic_ns.append(reading.monotonic_ns)
         self.realtime_ns.append(reading.realtime_ns)

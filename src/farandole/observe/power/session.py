@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -21,7 +22,7 @@ from farandole.observe.power.discover import find_sensors, root_from_environment
 from farandole.observe.power.figures import Figure, unknown
 from farandole.observe.power.meters import PARTS, Part
 from farandole.observe.power.nodes import NodeEnergy, node_energy
-from farandole.observe.power.phases import PhaseEnergy, measure
+from farandole.observe.power.phases import MARGIN_NS, PhaseEnergy, measure
 from farandole.observe.power.recording import Phase, Recording
 from farandole.observe.power.sampler import Sampler
 
@@ -29,7 +30,6 @@ __all__ = ["PHASES_FILE", "Region", "energy", "energy_of_node", "forget_energy",
 
 PHASES_FILE = "FARANDOLE_POWER_PHASES"
 """The variable that names a file for every region's begin and end; `farandole power` sets it."""
-_MARGIN_NS = 3_000_000_000
 _ELSEWHERE = "measured by the first rank of this node"
 
 _log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class _Session:
 
     def _measure(self, name: str, start_ns: int, end_ns: int, idle: PhaseEnergy | None = None) -> PhaseEnergy:
         """Without a copy of all that was sampled."""
-        around = self.sampler.recording(start_ns, end_ns, _MARGIN_NS)
+        around = self.sampler.recording(start_ns, end_ns, MARGIN_NS)
         return measure(around, name, [(start_ns, end_ns)], idle)
 
 
@@ -137,12 +137,13 @@ def energy(name: str) -> Region:
 def measure_idle(seconds: float) -> PhaseEnergy | None:
     """Sleep, and take what the node draws meanwhile for its idle power, which figures then have beside them.
 
-    Call it while nothing else runs on the node. None on ranks that do not measure.
+    All ranks of a node call it, while nothing else runs there. None on those that do not measure.
     """
-    if not speaks_for_node():
-        return None
-    if not seconds > 0:
+    if not 0 < seconds < math.inf:
         raise SettingsError(f"measure_idle({seconds:g}): expected seconds above 0, e.g. measure_idle(10)")
+    if not speaks_for_node():
+        time.sleep(seconds)
+        return None
     session = _session()
     session.enter()
     start_ns = time.monotonic_ns()
