@@ -21,7 +21,8 @@ from farandole.observe.power.recording import MISSING, Series
 __all__ = ["Curve", "Seen"]
 
 _STANDS_STILL_NS = 1_000_000_000
-_GAUGE_GAP_INTERVALS = 3.5  # a gauge tells nothing of the time between readings further apart
+# A gauge tells nothing of the time between readings further apart.
+_GAUGE_GAP_INTERVALS, _GAUGE_GAP_S = 3.5, 1.0
 _AT_CEILING = 0.98
 _FULL = 0.999  # of a counter's range
 
@@ -140,7 +141,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _gauge(meter: Meter, points: Sequence[tuple[int, int]], interval_s: float) -> Iterator[_Stretch]:
-    longest_ns = _GAUGE_GAP_INTERVALS * interval_s * 1e9
+    longest_ns = max(_GAUGE_GAP_INTERVALS * interval_s, _GAUGE_GAP_S) * 1e9
     for (start_ns, first), (end_ns, second) in pairwise(points):
         watts = (first + second) / 2 * meter.unit
         if end_ns - start_ns > longest_ns:

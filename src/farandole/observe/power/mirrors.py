@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from farandole.observe.power.meters import Meter
 from farandole.observe.power.recording import MISSING, Series
 
 __all__ = ["mirrors"]
 
+_AT_ONCE_NS = 5_000_000
 _SAME_J = 1.0  # counters are renewed once a millisecond: what a package takes in a few of them
 
 
@@ -30,14 +31,21 @@ def _may_mirror(one: Meter, other: Meter) -> bool:
 
 def _alike(meter: Meter, one: Series, other: Series) -> bool:
     """Two counters that were never reset together are joules apart: that all readings agree is no chance."""
-    pairs = [
-        (first, second, abs(first_ns - second_ns) / 1e9)
-        for first, second, first_ns, second_ns in zip(one.raw, other.raw, one.monotonic_ns, other.monotonic_ns)
-        if MISSING not in (first, second)
-    ]
+    pairs = list(_at_once(one, other))
     return bool(pairs) and all(
-        _apart_j(meter, first, second) <= _SAME_J + meter.plausible_w * seconds for first, second, seconds in pairs
+        _apart_j(meter, first, second) <= _SAME_J + meter.plausible_w * apart_ns / 1e9
+        for first, second, apart_ns in pairs
     )
+
+
+def _at_once(one: Series, other: Series) -> Iterator[tuple[int, int, int]]:
+    """What both showed within a few milliseconds, and how far apart."""
+    at = 0
+    for second_ns, second in zip(other.monotonic_ns, other.raw):
+        while at < len(one) and one.monotonic_ns[at] < second_ns - _AT_ONCE_NS:
+            at += 1
+        if at < len(one) and abs(second_ns - one.monotonic_ns[at]) <= _AT_ONCE_NS and MISSING not in (one.raw[at], second):
+            yield one.raw[at], second, abs(second_ns - one.monotonic_ns[at])
 
 
 def _apart_j(meter: Meter, one: int, other: int) -> float:

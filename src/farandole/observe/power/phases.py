@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from farandole.observe.power.curve import Curve, Seen
 from farandole.observe.power.figures import Figure, add, unknown
@@ -46,13 +46,44 @@ class PhaseEnergy:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A recording's curves, which all of its phases are measured by."""
+
+    recording: Recording
+    curves: Sequence[Curve]
+    aside: Mapping[int, str]
+    """Meters that only repeat another one."""
+
+    @classmethod
+    def around(cls, recording: Recording, windows: Sequence[Window]) -> Self:
+        start_ns = min((start for start, _ in windows), default=0)
+        end_ns = max((end for _, end in windows), default=0)
+        series = recording.between(start_ns, end_ns, MARGIN_NS)
+        curves = [Curve(meter, one, recording.interval_s) for meter, one in zip(recording.meters, series)]
+        return cls(recording, curves, mirrors(recording.meters, series))
+
+    def meters_of(self, part: Part) -> list[int]:
+        """Those of the first sensor that has any; GPUs of two vendors are different GPUs."""
+        found = [(at, meter.sensor) for at, meter in enumerate(self.recording.meters) if meter.part == part]
+        first = {sensor for _, sensor in found[:1]}
+        if part == "gpu" and first <= {NVML, AMD_SMI}:
+            first = {NVML, AMD_SMI}
+        return [at for at, sensor in found if sensor in first and at not in self.aside]
+
+
 def measure(
     recording: Recording, name: str, windows: Sequence[Window], idle: PhaseEnergy | None = None, times: int = 1
 ) -> PhaseEnergy:
     """The energy of all `windows` together, each (start_ns, end_ns); none may overlap another."""
+    return _measure(_View.around(recording, windows), name, windows, idle, times)
+
+
+def _measure(
+    view: _View, name: str, windows: Sequence[Window], idle: PhaseEnergy | None, times: int
+) -> PhaseEnergy:
     duration_s = sum(end - start for start, end in windows) / 1e9
-    seen, aside = _seen_by_meter(recording, windows)
-    parts = {part: _of_part(recording, part, seen, aside, duration_s) for part in PARTS}
+    parts = {part: _of_part(view, part, windows, duration_s) for part in PARTS}
     if idle is not None:
         parts = {part: figure.with_idle(idle.parts.get(part)) for part, figure in parts.items()}
     return PhaseEnergy(name=name, times=times, duration_s=duration_s, parts=parts, total=_total(parts, duration_s))
@@ -68,7 +99,8 @@ def measure_phases(
     named: dict[str, list[Phase]] = {}
     for phase in sorted(phases, key=lambda phase: phase.start_ns):
         named.setdefault(phase.name, []).append(phase)
-    return [measure(recording, name, merged(found), idle, times=len(found)) for name, found in named.items()]
+    view = _View.around(recording, merged(phase for found in named.values() for phase in found))
+    return [_measure(view, name, merged(found), idle, len(found)) for name, found in named.items()]
 
 
 def merged(phases: Iterable[Phase]) -> list[Window]:
@@ -86,47 +118,21 @@ def power_over_time(
     recording: Recording, part: Part, start_ns: int, end_ns: int, step_ns: int
 ) -> Iterator[tuple[int, float | None]]:
     """The mean watts of each step and when it began; None where not all of it was seen. For drawings, not for sums."""
-    used = _meters_of(recording, part)
-    series = recording.between(start_ns, end_ns, MARGIN_NS)
-    aside = mirrors(recording.meters, series)
-    curves = [Curve(recording.meters[at], series[at], recording.interval_s) for at in used if at not in aside]
+    view = _View.around(recording, [(start_ns, end_ns)])
+    curves = [view.curves[at] for at in view.meters_of(part)]
     for at_ns in range(start_ns, end_ns - step_ns + 1, step_ns):
         seen = [curve.over(at_ns, at_ns + step_ns) for curve in curves]
         whole = bool(seen) and not any(one.bridged_ns for one in seen)
         yield at_ns, sum(one.joules for one in seen) / step_ns * 1e9 if whole else None
 
 
-def _seen_by_meter(recording: Recording, windows: Sequence[Window]) -> tuple[list[Seen], dict[int, str]]:
-    """For each meter what it shows, and the meters that only repeat another one."""
-    seen = [Seen() for _ in recording.meters]
-    if not windows:
-        return seen, {}
-    series = recording.between(min(windows)[0], max(end for _, end in windows), MARGIN_NS)
-    for at, meter in enumerate(recording.meters):
-        curve = Curve(meter, series[at], recording.interval_s)
-        for start_ns, end_ns in windows:
-            seen[at] += curve.over(start_ns, end_ns)
-    return seen, mirrors(recording.meters, series)
-
-
-def _meters_of(recording: Recording, part: Part) -> list[int]:
-    """The meters of the first sensor that has any; GPUs of two vendors are different GPUs."""
-    found = [at for at, meter in enumerate(recording.meters) if meter.part == part]
-    first = {recording.meters[at].sensor for at in found[:1]}
-    if part == "gpu" and first <= {NVML, AMD_SMI}:
-        first = {NVML, AMD_SMI}
-    return [at for at in found if recording.meters[at].sensor in first]
-
-
-def _of_part(
-    recording: Recording, part: Part, seen: Sequence[Seen], aside: Mapping[int, str], duration_s: float
-) -> Figure:
-    used = [at for at in _meters_of(recording, part) if at not in aside]
+def _of_part(view: _View, part: Part, windows: Sequence[Window], duration_s: float) -> Figure:
+    used = view.meters_of(part)
     if not used:
-        return unknown(_why_unmeasured(recording), duration_s=duration_s)
-    figure = add([_of_meter(recording, at, seen[at], duration_s) for at in used], duration_s=duration_s)
-    repeating = [remark for at, remark in aside.items() if recording.meters[at].part == part]
-    return replace(figure, source=_source(recording, used), remarks=(*figure.remarks, *repeating))
+        return unknown(_why_unmeasured(view.recording), duration_s=duration_s)
+    figure = add([_of_meter(view, at, windows, duration_s) for at in used], duration_s=duration_s)
+    repeating = [remark for at, remark in view.aside.items() if view.recording.meters[at].part == part]
+    return replace(figure, source=_source(view.recording, used), remarks=(*figure.remarks, *repeating))
 
 
 def _source(recording: Recording, used: Sequence[int]) -> str:
@@ -137,9 +143,11 @@ def _source(recording: Recording, used: Sequence[int]) -> str:
     return "; ".join(f"{sensor} {', '.join(shown)}" for sensor, shown in names.items())
 
 
-def _of_meter(recording: Recording, at: int, seen: Seen, duration_s: float) -> Figure:
-    meter = recording.meters[at]
-    remarks = list(_remarks(recording, at, seen, duration_s))
+def _of_meter(view: _View, at: int, windows: Sequence[Window], duration_s: float) -> Figure:
+    recording, meter, seen = view.recording, view.recording.meters[at], Seen()
+    for start_ns, end_ns in windows:
+        seen += view.curves[at].over(start_ns, end_ns)
+    remarks = list(_remarks(recording, at, seen))
     reason = ""
     allowed_s = max(_BRIDGED_SHARE * duration_s, _BRIDGED_INTERVALS * recording.interval_s)
     if not seen.ns or seen.bridged_ns / 1e9 > allowed_s:
@@ -158,7 +166,7 @@ def _of_meter(recording: Recording, at: int, seen: Seen, duration_s: float) -> F
     )
 
 
-def _remarks(recording: Recording, at: int, seen: Seen, duration_s: float) -> Iterator[str]:
+def _remarks(recording: Recording, at: int, seen: Seen) -> Iterator[str]:
     meter, failures = recording.meters[at], recording.series[at].failures
     if seen.ns and seen.ceiling_ns > _CEILING_SHARE * seen.ns:
         yield (
