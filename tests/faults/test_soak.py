@@ -25,19 +25,51 @@ KINDS = {
     "hanging": ("time.sleep(600)", r"missing: .*rank {rank} \("),
 }
 
-SCRIPT = """
+PRELUDE = """
 import os, sys, time
-import numpy as np, torch
-import farandole.torch as hvd
+import numpy as np
+import farandole as fd
 
 victim, where = int(sys.argv[1]), sys.argv[2]
 def fail_here(place):
-    if hvd.rank() == victim and place == where:
+    if fd.rank() == victim and place == where:
         result(time.monotonic())
         {deed}
 
-hvd.init()
+fd.init()
 fail_here("after init")
+"""
+
+# Gradients through the engine alone: a rank that imports no framework starts in a fifth of the time.
+PLAIN = PRELUDE + """
+from farandole.comm.kernels import Reduction
+from farandole.comm.plan import Entry, GradientPlan
+from farandole.comm.process_sets import global_process_set
+from farandole.comm.team import Team
+
+gradients = [np.ones(500, np.float32), np.ones(500 * 520, np.float32)]  # one that is packed, one that is not
+entries = [Entry(str(index), "float32", array.shape) for index, array in enumerate(gradients)]
+how = Reduction("sum", 1.0, fd.size())
+plan = GradientPlan(global_process_set.runtime(), "soak", entries, how=how, staged=False, team=Team())
+for step in range(400):
+    if step == 2:
+        fail_here("in a step")
+    plan.buffer(0)[:] = gradients[0]
+    plan.ready(0, None)
+    plan.ready(1, gradients[1])
+    if step == 4:
+        fail_here("after backward")
+    plan.finish()
+    if step == 5:
+        fail_here("between steps")
+    fd.allreduce(np.ones(3), name="loss")
+    time.sleep(0.01)
+"""
+
+TORCH = PRELUDE + """
+import torch
+import farandole.torch as hvd
+
 model = torch.nn.Sequential(torch.nn.Linear(600, 500), torch.nn.Linear(500, 10))
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -55,6 +87,7 @@ for step in range(400):
     hvd.allreduce(loss.detach(), name="loss")
     time.sleep(0.01)
 """
+TORCH_SHARE = 0.1
 PLACES = ["after init", "in a step", "after backward", "between steps"]
 
 
@@ -69,7 +102,8 @@ def two_hosts():
 def check(kind: str, draw: random.Random, network: Network | None) -> None:
     ranks = draw.choice([2, 3, 4]) if network is None else 4
     victim, place = draw.randrange(ranks), draw.choice(PLACES)
-    told = f"{kind} rank {victim} of {ranks}, {place}"
+    script = TORCH if draw.random() < TORCH_SHARE else PLAIN
+    told = f"{kind} rank {victim} of {ranks}, {place}, {'torch' if script is TORCH else 'plain'}"
     deed, words = KINDS[kind]
     options = ["--stall-warning", "1", "--stall-abort", f"{STALL_S}"] if kind == "hanging" else []
     where = {} if network is None else {"within": network.on_head, "env": network.variables}
@@ -77,7 +111,7 @@ def check(kind: str, draw: random.Random, network: Network | None) -> None:
         options += ["--hosts", "alpha:2,beta:2"]
     started = time.monotonic()
     done = run_ranks(
-        ranks, SCRIPT.format(deed=deed), launcher="farandole", launcher_args=options, args=[str(victim), place],
+        ranks, script.format(deed=deed), launcher="farandole", launcher_args=options, args=[str(victim), place],
         timeout=60, expect=None, **where,
     )  # fmt: skip
     assert done.returncode != 0, f"{told}\n{done.stderr}"

@@ -51,14 +51,13 @@ result({
 
 
 @pytest.mark.parametrize(
-    ("nodes", "places"),
+    ("nodes", "places", "algorithm"),
     [
-        ("a,a,b,b", [[0, 2, 0, 2, True], [1, 2, 0, 2, True], [0, 2, 1, 2, True], [1, 2, 1, 2, True]]),
-        ("a,b,a", [[0, 2, 0, 2, False], [0, 1, 1, 2, False], [1, 2, 0, 1, False]]),
-        ("a,b,c", [[0, 1, 0, 3, True], [0, 1, 1, 3, True], [0, 1, 2, 3, True]]),
+        ("a,a,b,b", [[0, 2, 0, 2, True], [1, 2, 0, 2, True], [0, 2, 1, 2, True], [1, 2, 1, 2, True]], "65536=exchange,*=scatter"),
+        ("a,b,a", [[0, 2, 0, 2, False], [0, 1, 1, 2, False], [1, 2, 0, 1, False]], "*=mpi"),
+        ("a,b,c", [[0, 1, 0, 3, True], [0, 1, 1, 3, True], [0, 1, 2, 3, True]], "*=scatter"),
     ],
 )
-@pytest.mark.parametrize("algorithm", ["65536=exchange,*=scatter", "*=mpi"])
 def test_ranks_on_several_nodes_reduce_and_train_as_one_process(
     nodes: str, places: list[list[int]], algorithm: str
 ) -> None:

@@ -86,7 +86,7 @@ def test_every_rank_knows_its_node_and_the_collectives_cross_it(
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_training_on_two_nodes_is_training_on_one(slurm: Cluster, ranks: int) -> None:
-    for found in slurm.srun(ranks, TRAINING, timeout=120).results:
+    for found in slurm.srun(ranks, TRAINING).results:
         # The mean of the ranks' means is summed in another order than the mean of all.
         assert found["together"] == pytest.approx(found["alone"], rel=1e-5)
         assert found["together"][-1] < found["together"][0]

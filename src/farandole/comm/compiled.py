@@ -1,22 +1,30 @@
-"""Sums of floats as one compiled call, without the interpreter or its lock.
+"""Sums of floats, and whole reductions of them, as one compiled call, without the interpreter or its lock.
 
 It brings a chunk of each array into the cache, adds them up there in their order, and writes the result, past the
 cache where nobody on this core is about to read it: an ordinary store would first read the lines it overwrites.
 Imports numba: only `load` of floats.py imports this module.
 """
 
+import platform
+
 import numpy as np
 from llvmlite import ir
 from numba import carray, njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["sum_slices", "sum_slices_16"]
+from farandole.comm.exchange import POSTED, REDUCED, RELEASED, RESULT, SOURCE
+
+__all__ = ["NOTHING", "reduce_in_place", "sum_slices", "sum_slices_16"]
+
+NOTHING = -1
 
 _read_memory = types.ExternalFunction(
     "process_vm_readv",
     types.intp(types.int32, types.voidptr, types.uintp, types.voidptr, types.uintp, types.uintp),
 )
 _LINE = 64
+_WORD = ir.IntType(64)
 
 
 @intrinsic
@@ -72,6 +80,40 @@ def _stores_done(typing_context):
 
     def generate(context, builder, signature, arguments):
         builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def _seen(typing_context, address):
+    """A word that another process may be writing, and whatever it wrote before."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load_atomic(builder.inttoptr(arguments[0], _WORD.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def _tell(typing_context, address, value):
+    """Write a word that another process may be looking at, after whatever was written before."""
+
+    def generate(context, builder, signature, arguments):
+        builder.store_atomic(arguments[1], builder.inttoptr(arguments[0], _WORD.as_pointer()), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def _pause(typing_context):
+    """Leave the core to its other thread for a moment."""
+
+    def generate(context, builder, signature, arguments):
+        if platform.machine() in ("x86_64", "AMD64"):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -220,6 +262,57 @@ def sum_slices(pids, addresses, out, total, reads, vectors, multiply, divide, st
                 _add(so_far, part, sum_)
             so_far = sum_
     return -1
+
+
+@njit(nogil=True, cache=True)
+def _all_at(words, value, spins):
+    """Whether every word comes to `value` while this thread looks `spins` times."""
+    for number in range(words.size):
+        address = words.ctypes.data + number * words.itemsize
+        while _seen(address) < value:
+            if spins == 0:
+                return False
+            spins -= 1
+            _pause()
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _read_back(pids, addresses, step, out, vectors):
+    """The slices of the others, each into its place in `out`; the number of one that could not be read, or -1."""
+    for number in range(pids.size):
+        slice_ = out[number * step : (number + 1) * step]
+        if pids[number] != 0 and slice_.size > 0:
+            address = addresses[number] + number * step * out.itemsize
+            if _bring(pids[number], address, slice_, vectors).size < slice_.size:
+                return number
+    return -1
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def reduce_in_place(board, slot, rank, sequence, pids, step, array, total, reads, vectors, multiply, divide, spins):
+    """The phases of a reduction of arrays that stay where they are, as far as the neighbours come in time.
+
+    `board` is the exchange's words, of every slot and rank; rank i makes the i-th slice of `step` elements; the rest as for
+    `sum_slices`. Returns the word that was marked last (`NOTHING` for none), and the number of a neighbour that could
+    not be read, or -1.
+    """
+    if not _all_at(board[POSTED, slot], sequence, spins):
+        return NOTHING, -1
+    sources = board[SOURCE, slot] + rank * step * array.itemsize
+    mine, number = array[rank * step : (rank + 1) * step], array.dtype.type
+    failed = sum_slices(pids, sources, mine, total, reads, vectors, number(multiply), number(divide), False)
+    if failed >= 0:
+        return NOTHING, failed
+    _tell(board[REDUCED, slot, rank:].ctypes.data, sequence)
+    if not _all_at(board[REDUCED, slot], sequence, spins):
+        return REDUCED, -1
+    failed = _read_back(pids, board[RESULT, slot], step, array, vectors)
+    if failed >= 0:
+        return REDUCED, failed
+    _tell(board[RELEASED, slot, rank:].ctypes.data, sequence)
+    _all_at(board[RELEASED, slot], sequence, spins)  # all will be waited for: perhaps they have come already
+    return RELEASED, -1
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

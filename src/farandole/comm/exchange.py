@@ -27,10 +27,10 @@ from farandole.comm.transport import AnyArray, Transport
 from farandole.comm.watchdog import death_of
 from farandole.errors import RankFailedError, SettingsError
 
-__all__ = ["Board", "DirectExchange", "Exchange", "WindowExchange", "open_exchange"]
+__all__ = ["WORDS", "Board", "DirectExchange", "Exchange", "WindowExchange", "open_exchange"]
 
 POSTED, REDUCED, RELEASED, SOURCE, RESULT = range(5)
-_WORDS = 5
+WORDS = 5
 
 
 class Board:
@@ -39,12 +39,13 @@ class Board:
     def __init__(self, node: Transport, slots: int) -> None:
         self.rank = node.rank
         self.size = node.size
-        shape = (_WORDS, slots, node.size)
+        shape = (WORDS, slots, node.size)
         self._slots = slots
         self._block = SharedBlock(node, 8 * int(np.prod(shape)))
-        self._words = self._block.view(0, shape, np.int64)
+        self.words = self._block.view(0, shape, np.int64)
+        """By word, slot and rank."""
         # The same memory: for single words, and the few of a slot, Python's own view is several times faster.
-        self._flat: memoryview = self._words.reshape(-1).data
+        self._flat: memoryview = self.words.reshape(-1).data
 
     def _at(self, word: int, slot: int) -> int:
         return (word * self._slots + slot) * self.size
@@ -63,7 +64,7 @@ class Board:
 
     def take_back(self, value: int) -> None:
         """Undo this rank's marks of `value`, in every slot."""
-        mine = self._words[: RELEASED + 1, :, self.rank]
+        mine = self.words[: RELEASED + 1, :, self.rank]
         np.minimum(mine, value - 1, out=mine)
         fence()
 
@@ -77,18 +78,19 @@ class Board:
 
     def all_reached(self, word: int, value: int, slots: int) -> bool:
         """Whether every rank has come to `value` in the first `slots` slots."""
-        done = bool((self._words[word, :slots] >= value).all())
+        at = self._at(word, 0)
+        done = min(self._flat[at : at + slots * self.size].tolist(), default=value) >= value
         if done:
             fence()
         return done
 
     def late(self, word: int, slot: int, value: int) -> list[int]:
         """Node ranks that have not come to `value`."""
-        return [int(r) for r in np.flatnonzero(self._words[word, slot] < value)]
+        return [int(r) for r in np.flatnonzero(self.words[word, slot] < value)]
 
     def all(self, word: int, slot: int) -> AnyArray:
         """Every rank's word."""
-        words: AnyArray = self._words[word, slot]
+        words: AnyArray = self.words[word, slot]
         return words
 
     def get(self, word: int, slot: int, rank: int) -> int:

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from farandole.comm.exchange import WORDS, DirectExchange
 from farandole.comm.kernels import Reduction, bfloat16
 from farandole.comm.transport import AnyArray
+from farandole.comm.waiting import spins
 
-__all__ = ["LEAST_BYTES", "Scratch", "goes_compiled", "load", "prepare", "sum_arrays", "sum_slices"]
+__all__ = ["LEAST_BYTES", "Scratch", "goes_at_once", "goes_compiled", "load", "prepare", "reduce_in_place", "sum_arrays", "sum_slices"]
 
 # Below, a call more or less of the interpreter's is what counts, and no program should wait for the compiler.
 LEAST_BYTES = 1 << 20
@@ -40,6 +42,11 @@ class Scratch(NamedTuple):
         wide = np.dtype(np.float32) if dtype in _HALVES else word
         count = CHUNK_BYTES // wide.itemsize
         return cls(np.empty(count, wide), np.empty((2, count), word), np.empty(4, np.int64))
+
+
+def goes_at_once(array: AnyArray, how: Reduction) -> bool:
+    """Whether the whole reduction of neighbours' arrays can be one call."""
+    return array.dtype not in _HALVES and goes_compiled(array.nbytes, array.dtype, how)
 
 
 def goes_compiled(nbytes: int, dtype: np.dtype[Any], how: Reduction) -> bool:
@@ -71,9 +78,12 @@ def _has_half() -> bool:
 
 def prepare(dtype: np.dtype[Any]) -> None:
     """Compile what this type needs now, and not in the first step."""
-    nothing, pids = np.empty(0, dtype), np.zeros(2, np.int64)
+    nothing, pids, scratch = np.empty(0, dtype), np.zeros(2, np.int64), Scratch.make(dtype)
     if goes_compiled(LEAST_BYTES, dtype, Reduction("sum")):
-        sum_slices(pids, pids, nothing, Scratch.make(dtype), Reduction("sum"), stream=False)
+        sum_slices(pids, pids, nothing, scratch, Reduction("sum"), stream=False)
+        if dtype not in _HALVES:
+            board = np.zeros((WORDS, 1, 2), np.int64)
+            load()[0].reduce_in_place(board, 0, 0, 1, pids, 0, nothing, *scratch, 1.0, 1.0, 0)
 
 
 def sum_slices(
@@ -92,6 +102,29 @@ def sum_slices(
     else:
         failed = functions.sum_slices(pids, addresses, out, *memory, stream)
     return None if failed < 0 else failed
+
+
+def reduce_in_place(
+    exchange: DirectExchange,
+    slot: int,
+    sequence: int,
+    array: AnyArray,
+    step: int,
+    scratch: Scratch,
+    how: Reduction,
+) -> int | None:
+    """Reduce what all neighbours have posted, each in its own array, as far as they come in time.
+
+    Each rank makes a slice of `step` elements. Returns the word of the board that this rank has marked last: `RELEASED` (done), `REDUCED` or none.
+    """
+    functions, _ = load()
+    board = exchange.board
+    marked, failed = functions.reduce_in_place(
+        board.words, slot, board.rank, sequence, exchange.others, step, array, *scratch, *how.factors, spins()
+    )
+    if failed >= 0:
+        raise exchange.why_unreadable(slot, failed)
+    return None if marked == functions.NOTHING else int(marked)
 
 
 def sum_arrays(arrays: Sequence[AnyArray], out: AnyArray, scratch: Scratch, how: Reduction) -> None:

@@ -29,7 +29,14 @@ import numpy as np
 
 from farandole.comm.algorithms import AlgorithmTable
 from farandole.comm.exchange import POSTED, REDUCED, RELEASED, DirectExchange, Exchange, open_exchange
-from farandole.comm.floats import Scratch, goes_compiled, sum_arrays, sum_slices
+from farandole.comm.floats import (
+    Scratch,
+    goes_at_once,
+    goes_compiled,
+    reduce_in_place,
+    sum_arrays,
+    sum_slices,
+)
 from farandole.comm.kernels import Kernels, Reduction, kernels_for
 from farandole.comm.transport import AnyArray, Request, Transport
 from farandole.comm.waiting import Subject, wait_until
@@ -116,9 +123,14 @@ def _shown(name: str) -> Iterator[None]:
         timeline.span(communication_track(), name, start_ns, time.monotonic_ns())
 
 
+def share(count: int, parts: int) -> int:
+    """The elements of each of `parts`, aligned; the last may have fewer."""
+    return -(-count // (parts * ALIGN)) * ALIGN
+
+
 def bounds(count: int, parts: int) -> list[int]:
     """Even cuts of `count` elements into `parts`, aligned."""
-    step = -(-count // (parts * ALIGN)) * ALIGN
+    step = share(count, parts)
     return [min(part * step, count) for part in range(parts + 1)]
 
 
@@ -198,13 +210,36 @@ class TwoLevel:
         elif self.exchange is None:
             np.copyto(result, source)
             self._cross(slot, sequence, result, how, key)
-        else:
+        elif not self._at_once(self.exchange, slot, sequence, source, result, how, key):
             with _phase("WAIT_FOR_DATA"):
                 self._await(POSTED, slot, sequence, key)
             if self.on_one_node and not shared and self.table.for_node(source.nbytes) == "flat":
                 self._flat(self.exchange, slot, sequence, source, result, how, key)
             else:
                 self._sliced(self.exchange, slot, sequence, source, result, how, key, shared)
+
+    def _at_once(
+        self,
+        exchange: Exchange,
+        slot: int,
+        sequence: int,
+        source: AnyArray,
+        result: AnyArray,
+        how: Reduction,
+        key: str,
+    ) -> bool:
+        """A node's reduction in place as one compiled call; False where that cannot be, or a neighbour is late."""
+        here = result is source and self.on_one_node and isinstance(exchange, DirectExchange)
+        if not here or not goes_at_once(source, how) or self.table.for_node(source.nbytes) == "flat":
+            return False
+        assert isinstance(exchange, DirectExchange)
+        carriers, scratch = self.layout.carriers, self._compiled_scratch(source.dtype)
+        with _phase("NODE_REDUCE"):
+            step = share(source.size, carriers)
+            marked = reduce_in_place(exchange, slot, sequence, source, step, scratch, how)
+        if marked == REDUCED:
+            self._gather(exchange, slot, sequence, result, bounds(source.size, carriers), key)
+        return marked is not None
 
     def wait_released(self, slot: int, sequence: int, key: str) -> None:
         """Return when no neighbour reads this rank's arrays any more."""
@@ -279,12 +314,18 @@ class TwoLevel:
             return
         if self.local_rank >= self.layout.carriers:
             exchange.board.mark(REDUCED, slot, sequence)
+        self._gather(exchange, slot, sequence, result, cuts, key)
+
+    def _gather(
+        self, exchange: Exchange, slot: int, sequence: int, result: AnyArray, cuts: list[int], key: str
+    ) -> None:
+        """Read the slices that neighbours have made."""
         self._await(REDUCED, slot, sequence, key)
         with _phase("NODE_GATHER"):
             for local in range(self.layout.carriers):
                 start, stop = cuts[local], cuts[local + 1]
                 if local != self.local_rank and stop > start:
-                    exchange.read_result(slot, local, start * source.itemsize, result[start:stop])
+                    exchange.read_result(slot, local, start * result.itemsize, result[start:stop])
         exchange.board.mark(RELEASED, slot, sequence)
 
     def _combine(
@@ -337,7 +378,7 @@ class TwoLevel:
 
     def _compiled_scratch(self, dtype: np.dtype[Any]) -> Scratch:
         cache: dict[Any, Scratch] = self._scratch.__dict__
-        key = f"compiled {dtype.name}"
+        key = ("compiled", dtype)
         if key not in cache:
             cache[key] = Scratch.make(dtype)
         return cache[key]
@@ -345,11 +386,10 @@ class TwoLevel:
     def _chunks(self, dtype: np.dtype[Any], accumulator: np.dtype[Any]) -> list[AnyArray]:
         """Buffers of this thread's, kept: for a sum, and two for what is read."""
         cache: dict[Any, list[AnyArray]] = self._scratch.__dict__
-        key = dtype.name
-        if key not in cache:
+        if dtype not in cache:
             count = CHUNK_BYTES // dtype.itemsize
-            cache[key] = [np.empty(count, kind) for kind in (accumulator, dtype, dtype)]
-        return cache[key]
+            cache[dtype] = [np.empty(count, kind) for kind in (accumulator, dtype, dtype)]
+        return cache[dtype]
 
     # Between nodes
 

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "pauses", "set_spinning", "wait_until", "while_waiting"]
+__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "pauses", "set_spinning", "spins", "wait_until", "while_waiting"]
 
 SPIN_S = 40e-6
+SPINS = 2000  # about as long
 YIELD_S = 400e-6
 FIRST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 1e-3
@@ -37,6 +38,11 @@ def set_spinning(allowed: bool) -> None:
     """Spin at the start of a wait only where local ranks do not outnumber the cores."""
     global _spin_s
     _spin_s = SPIN_S if allowed else 0.0
+
+
+def spins() -> int:
+    """How often compiled code looks at something before it leaves the wait to `wait_until`."""
+    return SPINS if _spin_s else 0
 
 
 @dataclass(frozen=True, slots=True)

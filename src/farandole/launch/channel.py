@@ -14,7 +14,9 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["ADDRESS", "KEY", "SILENCE_S", "Link", "Switchboard", "call_launcher"]
+from farandole.errors import SettingsError
+
+__all__ = ["ADDRESS", "KEY", "SILENCE", "Link", "Switchboard", "call_launcher", "silence_s"]
 
 Link: TypeAlias = "Connection[Any, Any]"
 
@@ -22,15 +24,26 @@ ADDRESS = "FARANDOLE_LAUNCHER_ADDRESS"
 KEY = "FARANDOLE_LAUNCHER_KEY"
 _BACKLOG = 4096
 _CONNECT_S = 15.0
-SILENCE_S = 30
-"""After how long a host that has vanished without a word is given up, by both ends."""
-# Probes go out while nobody speaks; the last option is for what was said and never acknowledged.
-_KEEPALIVE = (
-    (socket.TCP_KEEPIDLE, 10),
-    (socket.TCP_KEEPINTVL, 5),
-    (socket.TCP_KEEPCNT, 4),
-    (socket.TCP_USER_TIMEOUT, SILENCE_S * 1000),
-)
+SILENCE = "FARANDOLE_HOST_SILENCE_SECONDS"
+SILENCE_S, LEAST_SILENCE_S = 30, 6
+
+
+def silence_s() -> int:
+    """After how long a host that has vanished without a word is given up, by both ends."""
+    text = os.environ.get(SILENCE, str(SILENCE_S))
+    if not text.isdecimal() or int(text) < LEAST_SILENCE_S:
+        raise SettingsError(f"{SILENCE}={text!r}: must be {LEAST_SILENCE_S} or more seconds")
+    return int(text)
+
+
+def _keepalive() -> list[tuple[int, int]]:
+    """Probes go out while nobody speaks; the last option is for what was said and never acknowledged."""
+    return [
+        (socket.TCP_KEEPIDLE, silence_s() // 3),
+        (socket.TCP_KEEPINTVL, silence_s() // 6),
+        (socket.TCP_KEEPCNT, 4),
+        (socket.TCP_USER_TIMEOUT, silence_s() * 1000),
+    ]
 
 
 class Switchboard:
@@ -41,6 +54,7 @@ class Switchboard:
         self._proved: queue.SimpleQueue[Link] = queue.SimpleQueue()
         self._awake, self._wake = socket.socketpair()
         hosts = list(remote_hosts)
+        silence_s()  # a bad one is said before anything starts
         self._listener = socket.socket(socket.AF_INET if hosts else socket.AF_UNIX)
         self._listener.bind(("", 0) if hosts else str(socket_path))
         self._listener.listen(_BACKLOG)
@@ -105,7 +119,7 @@ def call_launcher(environment: Mapping[str, str]) -> Link:
 def _link(end: socket.socket) -> Link:
     if end.family == socket.AF_INET:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE:
+        for option, value in _keepalive():
             end.setsockopt(socket.IPPROTO_TCP, option, value)
     return Connection(end.detach())
 

@@ -11,7 +11,7 @@ import time
 from multiprocessing.connection import wait
 from typing import Any
 
-from farandole.launch.channel import SILENCE_S, Link, Switchboard
+from farandole.launch.channel import Link, Switchboard, silence_s
 from farandole.launch.messages import Ended, Hello, Joined, Orders, Output, Release, Started, Stop
 from farandole.launch.output import OutputSink
 from farandole.launch.processes import signal_descendants
@@ -169,7 +169,7 @@ class Job:
             return "the connection to its worker was lost (killed, or its host is gone)"
         host = rank.place.host
         there = _named(sorted(other.number for other in self.ranks.values() if other.place.host == host))
-        return f"host {host} ({there}) has not answered for {SILENCE_S} s: it is down, or cut off from the launcher"
+        return f"host {host} ({there}) has not answered for {silence_s()} s: it is down, or cut off from the launcher"
 
     # Deciding
 

@@ -39,13 +39,14 @@ def main() -> None:
 
 
 def run(batch: dict[str, Any], journal: TextIO) -> None:
-    module = load_with_readable_asserts(batch["module"], Path(batch["path"]))
     door = importlib.import_module(batch["door"])
     door.init()
     note(journal, "ready", pid=os.getpid())
-    for index, (function, arguments) in enumerate(batch["calls"]):
-        body = getattr(module, function)
+    for index, (module, path, function, arguments) in enumerate(batch["calls"]):
         note(journal, "start", call=index)
+        if module not in sys.modules:
+            load_with_readable_asserts(module, Path(path))
+        body = getattr(sys.modules[module], function)
         if not attempt(getattr(body, "rank_body", body), door, pickle.loads(arguments), journal, index):
             time.sleep(WAIT_TO_BE_ENDED_S)
             sys.exit(1)

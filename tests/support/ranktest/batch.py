@@ -1,6 +1,7 @@
 """Test functions on ranks, many in one launch.
 
-Starting Python, a framework and MPI costs far more than most tests, so that the calls of one batch share a launch.
+Starting Python, a framework and MPI costs far more than most tests, so that the calls of one batch, whichever files
+they are from, share a launch, up to a number: some leave communicators behind, and MPI has only so many.
 A call that fails, hangs or ends the job is named with the state of every rank; the calls after it run in a new
 launch, so that no failure reaches its neighbours.
 """
@@ -14,7 +15,9 @@ from typing import Any
 from ranktest.calls import Call, Outcome, Place
 from ranktest.launch import Launch
 
-__all__ = ["Batch", "place_of", "run_function"]
+__all__ = ["Batch", "call_of", "run_function"]
+
+MOST_CALLS = 250
 
 
 class Batch:
@@ -32,7 +35,7 @@ class Batch:
         while name not in self._outcomes:
             waiting = [call for call in self._calls if call.name not in self._outcomes]
             with tempfile.TemporaryDirectory(prefix="farandole-test-") as directory:
-                self._outcomes |= Launch(self.place, waiting, Path(directory)).run()
+                self._outcomes |= Launch(self.place, waiting[:MOST_CALLS], Path(directory)).run()
         return self._outcomes[name]
 
 
@@ -45,22 +48,22 @@ def run_function(
     timeout: float = 60.0,
 ) -> list[Any]:
     """Run one function, `function(fd, *args)`, on `n` ranks; what it returned on each of them."""
-    batch = Batch(place_of(function, n, door, env or {}))
-    batch.add(Call(name=function.__name__, function=function.__name__, args=args, timeout_s=timeout))
+    batch = Batch(Place(ranks=n, door=door, env=tuple(sorted((env or {}).items()))))
+    batch.add(call_of(function, function.__name__, args=args, timeout_s=timeout))
     return batch.outcome(function.__name__).checked()
 
 
-def place_of(function: Callable[..., Any], n: int, door: str, env: Mapping[str, str]) -> Place:
+def call_of(function: Callable[..., Any], name: str, **details: Any) -> Call:
     """Ranks import the function's file, so that it must stand at the top level of one."""
     path = inspect.getsourcefile(function)
     if path is None or function.__qualname__ != function.__name__:
         raise ValueError(
             f"{function.__qualname__} cannot be imported by ranks. Define it at the top of the test file"
         )
-    return Place(
+    return Call(
+        name=name,
         module=function.__module__,
         path=Path(path).resolve(),
-        ranks=n,
-        door=door,
-        env=tuple(sorted(env.items())),
+        function=function.__name__,
+        **details,
     )

@@ -22,8 +22,6 @@ DOORS = {
 class Place:
     """Where calls run. Calls of one place share a launch."""
 
-    module: str
-    path: Path
     ranks: int
     door: str
     env: tuple[tuple[str, str], ...] = ()
@@ -37,17 +35,20 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """One function of the place's module, with its arguments."""
+    """One function of a test file, with its arguments."""
 
     name: str
+    module: str
+    path: Path
     function: str
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: float
 
-    def packed(self) -> tuple[str, bytes]:
+    def packed(self) -> tuple[str, str, str, bytes]:
         """Arguments are packed apart: they may name things of the module, which a rank imports first."""
-        return self.function, pickle.dumps({"args": tuple(self.args), "kwargs": dict(self.kwargs)})
+        arguments = pickle.dumps({"args": tuple(self.args), "kwargs": dict(self.kwargs)})
+        return self.module, str(self.path), self.function, arguments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

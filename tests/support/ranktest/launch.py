@@ -44,8 +44,6 @@ class Launch:
 
     def _job(self) -> Job:
         spec = {
-            "module": self._place.module,
-            "path": str(self._place.path),
             "door": DOORS[self._place.door],
             "calls": [call.packed() for call in self._calls],
         }

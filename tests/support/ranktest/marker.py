@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ranktest.batch import place_of
+from ranktest.batch import call_of
 from ranktest.calls import Call, Outcome, Place
 
 __all__ = ["RankSpec", "rank_test"]
@@ -24,7 +24,7 @@ class RankSpec:
     timeout_s: float
 
     def place(self, n: int) -> Place:
-        return place_of(self.body, n, self.door, self.env)
+        return Place(ranks=n, door=self.door, env=tuple(sorted(self.env.items())))
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call:
         wanted = list(inspect.signature(self.body).parameters)[1:]
@@ -33,7 +33,7 @@ class RankSpec:
                 f"{name}: the function takes {wanted} after its first argument, parametrize gives {list(arguments)}. "
                 "Fixtures stay in the parent: use the `ranks` fixture to hand their values to ranks."
             )
-        return Call(name=name, function=self.body.__name__, kwargs=arguments, timeout_s=self.timeout_s)
+        return call_of(self.body, name, kwargs=arguments, timeout_s=self.timeout_s)
 
 
 def rank_test(
@@ -45,7 +45,7 @@ def rank_test(
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Run the function on `n` ranks; its first argument is the initialised door, the rest come from parametrize.
 
-    Functions of one file with the same `n`, `door` and `env` share a launch. One that makes no progress for
+    Functions with the same `n`, `door` and `env` share a launch, whichever files they are in. One that makes no progress for
     `timeout` seconds is killed and named.
     """
     counts = [n] if isinstance(n, int) else list(n)
