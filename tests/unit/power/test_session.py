@@ -119,6 +119,22 @@ def test_a_forked_child_measures_for_itself(counter: Path) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def test_a_child_that_leaves_its_parents_region_measures_nothing(
+    counter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "phases.jsonl"
+    monkeypatch.setenv("FARANDOLE_POWER_PHASES", str(told))
+    child = -1
+    try:
+        with energy("parent"):
+            child = os.fork()
+    finally:
+        if child == 0:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert told.read_text().count("parent") == 1
+
+
 def test_a_region_that_fails_is_still_measured(counter: Path) -> None:
     with pytest.raises(ValueError, match="boom"):
         with energy("train"):

@@ -47,7 +47,13 @@ class _Session:
         self.phases: list[Phase] = []
         self.idle: tuple[int, int] | None = None
         self._open = 0
+        self._process = os.getpid()
         self._lock = threading.Lock()
+
+    @property
+    def is_ours(self) -> bool:
+        """False in a child that was forked within a region: neither thread nor locks came with it."""
+        return self._process == os.getpid()
 
     def enter(self) -> None:
         with self._lock:
@@ -98,8 +104,8 @@ class Region:
 
     def __exit__(self, *_: object) -> None:
         self.end_ns = time.monotonic_ns()
-        timeline.span("phases", self.name, self.start_ns, self.end_ns)
-        if self._session is not None:
+        timeline.span(_track(), self.name, self.start_ns, self.end_ns)
+        if self._session is not None and self._session.is_ours:
             self._session.leave()
             self._session.phases.append(Phase(self.name, self.start_ns, self.end_ns))
             _tell_outside(self.name, self.start_ns, self.end_ns)
@@ -187,6 +193,12 @@ def _session() -> _Session:
         if _started is None:
             _started = _Session()
         return _started
+
+
+def _track() -> str:
+    """Of the timeline: regions of two threads may overlap, which spans of one track must not."""
+    thread = threading.current_thread()
+    return "phases" if thread is threading.main_thread() else f"phases ({thread.name})"
 
 
 @functools.cache
