@@ -17,6 +17,7 @@ from farandole.observe.power import (
     write_trace,
 )
 from farandole.observe.power.recording import Phase
+from farandole.observe.power.trace import read_phases
 from powertree import Machine, ramp, steady
 
 SECONDS = [number / 10 for number in range(201)]
@@ -166,3 +167,12 @@ def test_whole_nodes_and_parts_of_nodes_are_not_added(recording: Recording) -> N
 
 def test_a_job_without_any_measuring_rank() -> None:
     assert combine([None, None]).total.energy_j is None
+
+
+def test_phases_that_other_processes_told(tmp_path: Path) -> None:
+    path = tmp_path / "phases.jsonl"
+    here = {"phase": "train", "start_ns": 1, "end_ns": 2, "machine": "m1"}
+    elsewhere = {**here, "machine": "m2"}
+    path.write_text("\n".join([json.dumps(here), json.dumps(elsewhere), '{"phase": "cut o']))
+    assert read_phases(path, "m1") == [Phase("train", 1, 2)], "another machine has another clock"
+    assert read_phases(tmp_path / "none", "m1") == []

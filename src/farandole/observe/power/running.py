@@ -14,7 +14,7 @@ from farandole.errors import SettingsError
 from farandole.observe.power.child import Ended, run_command
 from farandole.observe.power.discover import find_sensors, root_from_environment
 from farandole.observe.power.nodes import NodeEnergy, node_energy
-from farandole.observe.power.recording import Phase, Recording
+from farandole.observe.power.recording import Phase, Recording, this_machine
 from farandole.observe.power.sampler import DEFAULT_INTERVAL_S, Sampler
 from farandole.observe.power.session import PHASES_FILE
 from farandole.observe.power.trace import read_phases, read_trace
@@ -108,4 +108,4 @@ def _run(sampler: Sampler, settings: PowerSettings) -> tuple[Ended, list[Phase]]
         told = Path(folder) / "phases.jsonl"
         with sampler:
             ended = run_command(settings.command, {**settings.environment, PHASES_FILE: str(told)})
-        return ended, read_phases(told)
+        return ended, read_phases(told, this_machine()[1])

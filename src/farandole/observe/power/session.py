@@ -13,6 +13,7 @@ import math
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Self
 
 from farandole.errors import SettingsError
@@ -23,7 +24,7 @@ from farandole.observe.power.figures import Figure, unknown
 from farandole.observe.power.meters import PARTS, Part
 from farandole.observe.power.nodes import NodeEnergy, node_energy
 from farandole.observe.power.phases import MARGIN_NS, PhaseEnergy, measure
-from farandole.observe.power.recording import Phase, Recording
+from farandole.observe.power.recording import Phase, Recording, this_machine
 from farandole.observe.power.sampler import Sampler
 
 __all__ = ["PHASES_FILE", "Region", "energy", "energy_of_node", "forget_energy", "measure_idle", "recording"]
@@ -213,13 +214,13 @@ def _forget() -> None:
 
 
 def _tell_outside(name: str, start_ns: int, end_ns: int) -> None:
-    """One line, in one write: several processes may append to the same file."""
+    """One line, in one write: several processes may append to the same file. Other machines have other clocks."""
     path = os.environ.get(PHASES_FILE)
-    if not path:
+    if not path or not Path(path).parent.is_dir():  # ranks of other hosts may have inherited the variable
         return
-    line = json.dumps({"phase": name, "start_ns": start_ns, "end_ns": end_ns}) + "\n"
+    told = {"phase": name, "start_ns": start_ns, "end_ns": end_ns, "machine": this_machine()[1]}
     try:
-        with open(path, "ab", buffering=0) as file:  # noqa: PTH123 - unbuffered
-            file.write(line.encode())
+        with Path(path).open("ab", buffering=0) as file:
+            file.write((json.dumps(told) + "\n").encode())
     except OSError as error:
         _log.warning("phases are not told to %s: %s", path, error.strerror)

@@ -53,13 +53,14 @@ def read_trace(path: Path) -> Recording:
     return recording
 
 
-def read_phases(path: Path) -> list[Phase]:
-    """What regions of other processes have told of themselves; lines that were cut off are left out."""
+def read_phases(path: Path, machine: str) -> list[Phase]:
+    """What regions of other processes have told of themselves; lines of other machines or cut off are left out."""
     phases = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
             told = json.loads(line)
-            phases.append(Phase(str(told["phase"]), int(told["start_ns"]), int(told["end_ns"])))
+            if told["machine"] == machine:
+                phases.append(Phase(str(told["phase"]), int(told["start_ns"]), int(told["end_ns"])))
         except (ValueError, TypeError, KeyError):
             continue
     return phases
