@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench import loading
+from bench import loading, sampling
 from bench.cases import Case, Measured
 from bench.estimates import median
 from bench.launching import measure_on_hosts, measure_on_ranks, steps_as_shipped
@@ -162,6 +162,12 @@ def _checkpoints(quick: bool) -> Outcome:
     return outcome
 
 
+def _power(quick: bool) -> Outcome:
+    cases = sampling.measure(seconds=3.0 if quick else 10.0)
+    rows = [share(case, "sampler", below=0.005) for case in cases]
+    return Outcome(rows=rows, measured=[Measured(cases=cases, facts={})])
+
+
 def _loading(quick: bool) -> Outcome:
     rows, cases = loading.measure(quick=quick)
     return Outcome(rows=rows, measured=[Measured(cases=cases, facts={})])
@@ -208,6 +214,7 @@ BENCHMARKS = {
             summary="saving against the disk's own speed, in the background, and reading back",
             run=_checkpoints,
         ),
+        Benchmark(name="power", summary="CPU time of the power sampler at 10 Hz", run=_power),
         Benchmark(name="loading", summary="text files to arrays against pandas, polars and pyarrow", run=_loading),
     )
 }

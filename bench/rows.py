@@ -86,7 +86,7 @@ def share(case: Case, name: str, *, below: float) -> Row:
     return Row(
         what=case.what,
         ours=most,
-        target=Target(wanted=f"< {below:.0%} of a core", found=most, met=most < below),
+        target=Target(wanted=f"< {below * 100:g}% of a core", found=most, met=most < below),
     )
 
 

@@ -17,6 +17,7 @@ from farandole import __version__
 from farandole.checkpoint.command import add_checkpoint
 from farandole.data.command import add_data
 from farandole.errors import FarandoleError, SettingsError
+from farandole.observe.power.command import add_power
 from farandole.study.comm.command import add_bench
 from farandole.study.command import add_study
 
@@ -31,6 +32,7 @@ examples:
   farandole launch -n 4 -- python train.py          four ranks on this machine
   farandole launch -H a:2,b:2 -- python train.py    two on each of two hosts
   farandole launch -n 2 --timeline trace.json -- python train.py
+  farandole power -- python train.py                joules, and how they are known
   farandole data make nt3 --out data                files to train on
 """
 
@@ -195,4 +197,6 @@ def _merge_timeline(options: argparse.Namespace) -> int:
     return 0
 
 
-_VERBS = (_add_launch, _add_doctor, _add_timeline, add_data, add_study, add_bench, add_checkpoint)
+_VERBS = (
+    _add_launch, _add_doctor, _add_timeline, add_power, add_data, add_study, add_bench, add_checkpoint
+)  # fmt: skip
