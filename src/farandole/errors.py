@@ -1,6 +1,7 @@
 """What users can get wrong, by name."""
 
 __all__ = [
+    "CheckpointError",
     "CommitError",
     "DataError",
     "EngineStopped",
@@ -64,6 +65,10 @@ class LaunchError(FarandoleError):
 
 class DataError(FarandoleError):
     """A file whose content is not what was expected."""
+
+
+class CheckpointError(FarandoleError):
+    """A checkpoint that cannot be written, or not be used."""
 
 
 class CommitError(FarandoleError):

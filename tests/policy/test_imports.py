@@ -17,6 +17,7 @@ FORBIDDEN = {
     "farandole.comm": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.elastic": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.data": (*FRAMEWORKS, *DOORS, "farandole.cli"),
+    "farandole.checkpoint": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.observe": (*FRAMEWORKS, *DOORS, "farandole.comm", "mpi4py"),
     "farandole.report": (*FRAMEWORKS, *DOORS, "farandole.comm", "mpi4py"),
     "farandole": ("farandole.cli", "mpi4py"),

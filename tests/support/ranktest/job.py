@@ -23,6 +23,7 @@ SUPPORT = Path(__file__).resolve().parent.parent
 LAUNCHER_VARIABLES = ("FARANDOLE_", "HOROVOD_", "PMI", "MPI_", "OMPI_", "PRTE_", "SLURM_", "HYDRA_")
 LINGER_S = 2.0
 SETTLE_S = 1.0
+ANOTHER_S = 2.0
 TAIL_CHARACTERS = 6000
 
 
@@ -118,10 +119,15 @@ class Job:
         """
         settle_s = 0.0 if self.killed else SETTLE_S
         left = abandoned(self._segments_before, [OURS, *LIBRARIES], settle_s)
-        remove(left)
-        if self.killed:
+        ours = left if self._launcher == "farandole" else {path for path in left if path.match(OURS)}
+        if self.killed or not ours:
+            remove(left)
             return set()
-        return left if self._launcher == "farandole" else {path for path in left if path.match(OURS)}
+        # Another run of tests may be about to clear them away after a job of its own.
+        wait_until(lambda: not any(path.exists() for path in ours), SETTLE_S + ANOTHER_S)
+        ours = {path for path in ours if path.exists()}
+        remove(left)
+        return ours
 
     def _output(self, name: str) -> Path:
         return self.workdir / name
