@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench import loading
+from bench import loading, sampling
 from bench.cases import Case, Measured
 from bench.estimates import median
 from bench.launching import measure_keras, measure_on_hosts, measure_on_ranks, steps_as_shipped
-from bench.rows import Row, compared, fastest, overhead, share
+from bench.rows import Row, compared, exposed, fastest, overhead, share
 
 __all__ = ["BENCHMARKS", "Benchmark", "Outcome"]
 
@@ -164,6 +164,26 @@ def _timeline(quick: bool) -> Outcome:
     return outcome
 
 
+def _checkpoints(quick: bool) -> Outcome:
+    outcome = Outcome()
+    settings = {"parameters": 25_000_000 if quick else 250_000_000, "steps": 4, "budget_s": 3.0 if quick else 45.0}
+    written, read, training = _measure(outcome, 1, "checkpoints", settings).cases
+    outcome.rows = [
+        compared(written, "farandole", "write + fsync", least=0.8),
+        compared(written, "farandole", "torch.save + fsync"),
+        compared(read, "farandole", "read", least=round(1 / 1.5, 3)),
+        compared(read, "farandole", "torch.load"),
+        exposed(training, "async_save()", "save()", "no save", below=0.1),
+    ]
+    return outcome
+
+
+def _power(quick: bool) -> Outcome:
+    cases = sampling.measure(seconds=3.0 if quick else 10.0)
+    rows = [share(case, "sampler", below=0.005) for case in cases]
+    return Outcome(rows=rows, measured=[Measured(cases=cases, facts={})])
+
+
 def _loading(quick: bool) -> Outcome:
     rows, cases = loading.measure(quick=quick)
     return Outcome(rows=rows, measured=[Measured(cases=cases, facts={})])
@@ -206,6 +226,12 @@ BENCHMARKS = {
         ),
         Benchmark(name="idle", summary="CPU time of the engine while the program sleeps", run=_idle),
         Benchmark(name="timeline", summary="what recording a timeline adds to a step", run=_timeline),
+        Benchmark(
+            name="checkpoints",
+            summary="saving against the disk's own speed, in the background, and reading back",
+            run=_checkpoints,
+        ),
+        Benchmark(name="power", summary="CPU time of the power sampler at 10 Hz", run=_power),
         Benchmark(name="loading", summary="text files to arrays against pandas, polars and pyarrow", run=_loading),
     )
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import farandole.torch as hvd
-from bench import allreduce, gradients, hosts, idle, parameter_server, training
+from bench import allreduce, checkpoints, gradients, hosts, idle, parameter_server, training
 from bench.cases import Case, Measured
 from bench.contest import Ranks
 
@@ -18,6 +18,7 @@ __all__ = ["MEASURES"]
 
 MEASURES: dict[str, Callable[..., list[Case]]] = {
     "allreduce": allreduce.measure,
+    "checkpoints": checkpoints.measure,
     "gradients": gradients.measure,
     "hosts": hosts.measure,
     "idle": idle.measure,

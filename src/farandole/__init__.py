@@ -36,6 +36,7 @@ _NAMES = {
     ),
     "comm.process_sets": ("ProcessSet", "global_process_set"),
     "comm.compression": ("Compression",),
+    "comm.energy": ("job_energy",),
     "comm.probes": (
         "ccl_built",
         "cuda_built",
@@ -94,8 +95,10 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = ["__version__", *sorted(_HOME)]
 
 if TYPE_CHECKING:
+    from farandole import observe as observe
     from farandole.comm.collectives import *  # noqa: F403
     from farandole.comm.compression import Compression as Compression
+    from farandole.comm.energy import job_energy as job_energy
     from farandole.comm.probes import *  # noqa: F403
     from farandole.comm.process_sets import ProcessSet as ProcessSet
     from farandole.comm.process_sets import global_process_set as global_process_set
@@ -104,6 +107,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Names are loaded when first used, so that importing the package costs nothing."""
+    if name == "observe":
+        return import_module("farandole.observe")
     if name not in _HOME:
         raise AttributeError(f"module 'farandole' has no attribute {name!r}")
     value = getattr(import_module(f"farandole.{_HOME[name]}"), name)

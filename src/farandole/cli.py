@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole import __version__
+from farandole.checkpoint.command import add_checkpoint
 from farandole.data.command import add_data
 from farandole.errors import FarandoleError, SettingsError
+from farandole.observe.power.command import add_power
 from farandole.study.comm.command import add_bench
 from farandole.study.command import add_study
 from farandole.train.command import add_run
@@ -32,6 +34,7 @@ examples:
   farandole launch -H a:2,b:2 -- python train.py    two on each of two hosts
   farandole launch -n 2 --timeline trace.json -- python train.py
   farandole run nt3 -n 2                            train a CANDLE benchmark, from files to accuracy
+  farandole power -- python train.py                joules, and how they are known
   farandole data make nt3 --out data                files to train on
 """
 
@@ -111,6 +114,10 @@ def _add_launch(verbs: Verbs) -> None:
     add("--no-stall-check", dest="stall_check", action="store_false", help="neither of these two")
     add("--fusion-threshold-mb", type=float, metavar="MB", help="how much is packed into one buffer")
     add("--start-timeout", type=float, default=120.0, metavar="S", help="how long ranks may take to start")
+    add("--time-limit", type=float, metavar="S",
+        help="scripts that keep checkpoints save one and end before S seconds are over")
+    add("--grace", type=float, default=2.0, metavar="S",
+        help="after SIGTERM or ctrl-c, how long ranks may take to save and end; default: 2")
     add("--restarts", "--reset-limit", type=int, default=0, metavar="K",
         help="start a job that has lost a rank again, K times at most; elastic runs go on from their last commit")
     add("--commit-dir", type=Path, metavar="DIR", default=os.environ.get("FARANDOLE_COMMIT_DIR"),
@@ -151,6 +158,8 @@ def _launch(options: argparse.Namespace) -> int:
             stall_check=options.stall_check,
             fusion_threshold_mb=options.fusion_threshold_mb,
             start_timeout_s=options.start_timeout,
+            time_limit_s=options.time_limit,
+            grace_s=options.grace,
             restarts=options.restarts,
             commit_dir=options.commit_dir,
             verbose=options.verbose,
@@ -190,4 +199,6 @@ def _merge_timeline(options: argparse.Namespace) -> int:
     return 0
 
 
-_VERBS = (_add_launch, add_run, _add_doctor, _add_timeline, add_data, add_study, add_bench)
+_VERBS = (
+    _add_launch, add_run, _add_doctor, _add_timeline, add_power, add_data, add_study, add_bench, add_checkpoint
+)  # fmt: skip

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from farandole.errors import LaunchError
 from farandole.launch.environment import allocator_set_by_user, usable_cores
 from farandole.launch.mpiexec import INSTALL_MPI, find_mpiexec
 from farandole.launch.place import without_mpi
+from farandole.observe.power.discover import find_sensors, root_from_environment
 
 __all__ = ["Examination", "Finding", "examine"]
 
@@ -33,15 +34,6 @@ _FRAMEWORKS = {
     "keras": ("keras",),
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow_cpu"),
     "jax": ("jax",),
-}
-_POWER_FILES = {
-    "RAPL": ("class/powercap/*/energy_uj",),
-    "Cray pm_counters": ("cray/pm_counters/energy",),
-    "hwmon": (
-        "class/hwmon/hwmon*/power*_average",
-        "class/hwmon/hwmon*/power*_input",
-        "class/hwmon/hwmon*/energy*_input",
-    ),
 }
 _MARK = {True: "+", False: "!", None: " "}
 
@@ -232,13 +224,20 @@ def _gpus() -> list[Finding]:
 
 
 def _power() -> list[Finding]:
-    files = {name: _system_files(patterns) for name, patterns in _POWER_FILES.items()}
-    readable = [name for name, paths in files.items() if any(os.access(path, os.R_OK) for path in paths)]
-    locked = [name for name, paths in files.items() if paths and name not in readable]
-    facts: dict[str, Any] = {"readable": readable, "locked": locked}
-    advice = "sudo chmod a+r /sys/class/powercap/*/energy_uj" if "RAPL" in locked else ""
-    words = ", ".join(readable) or ("none readable" if locked else "none found")
-    return [Finding("power sensors", words, True if readable else None, advice, facts)]
+    found = find_sensors(root_from_environment())
+    meters, modelled = found.meters, found.modelled
+    found.close()
+    measured = {meter.sensor: [m.name for m in meters if m.sensor == meter.sensor] for meter in meters if meter.measured}
+    words = [f"{sensor} ({', '.join(names)})" for sensor, names in measured.items()] or ["none"]
+    words += [f"{refusal.sensor}: {refusal.reason}" for refusal in found.refusals]
+    words += ["power is modelled, not measured"] * modelled
+    facts = {
+        "readable": list(measured),
+        "locked": [refusal.sensor for refusal in found.refusals],
+        "meters": [asdict(meter) for meter in meters],
+    }
+    advice = "; ".join(refusal.advice for refusal in found.refusals)
+    return [Finding("power sensors", "; ".join(words), True if measured else None, advice, facts)]
 
 
 # How it is found out
@@ -250,10 +249,6 @@ def _version(distributions: Iterable[str]) -> str | None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(distribution)
     return None
-
-
-def _system_files(patterns: Iterable[str]) -> list[Path]:
-    return [path for pattern in patterns for path in Path("/sys").glob(pattern)]
 
 
 def _read_parent_from_child() -> int:

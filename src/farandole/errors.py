@@ -1,6 +1,7 @@
 """What users can get wrong, by name."""
 
 __all__ = [
+    "CheckpointError",
     "CommitError",
     "DataError",
     "EngineStopped",
@@ -69,6 +70,10 @@ class DataError(FarandoleError):
 
 class TrainingError(FarandoleError):
     """A training that cannot go on: its loss is no number, or its ranks have come apart."""
+
+
+class CheckpointError(FarandoleError):
+    """A checkpoint that cannot be written, or not be used."""
 
 
 class CommitError(FarandoleError):

@@ -1,12 +1,14 @@
 """`farandole doctor`: what is here, and what to type for what is not."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import farandole
+from powertree import Machine, steady
 
 
 def doctor(
@@ -18,8 +20,9 @@ def doctor(
     )  # fmt: skip
 
 
-def test_a_healthy_machine() -> None:
-    told = doctor("--json")
+def test_a_healthy_machine(tmp_path: Path) -> None:
+    Machine(tmp_path).rapl("0", "package-0", steady(100.0))
+    told = doctor("--json", env=os.environ | {"FARANDOLE_POWER_ROOT": str(tmp_path)})
     assert told.returncode == 0, told.stdout + told.stderr
     report = json.loads(told.stdout)
     findings = report["findings"]
@@ -30,13 +33,14 @@ def test_a_healthy_machine() -> None:
     assert Path(findings["launcher"]["path"]).is_file()
     assert findings["cores"]["usable"] >= 1
     assert findings["memory"]["total_bytes"] > 0
+    assert findings["power_sensors"]["found"] == "RAPL (package-0)"
+    assert findings["power_sensors"]["meters"][0]["provenance"] == "measured-component"
     assert {
         "torch",
         "keras",
         "tensorflow",
         "jax",
         "gpus",
-        "power_sensors",
         "cross_memory_attach",
     } <= findings.keys()
 

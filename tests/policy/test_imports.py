@@ -18,6 +18,7 @@ FORBIDDEN = {
     "farandole.elastic": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.data": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.benchmarks": ("farandole.comm", "farandole.train", "farandole.cli"),
+    "farandole.checkpoint": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.observe": (*FRAMEWORKS, *DOORS, "farandole.comm", "mpi4py"),
     "farandole.report": (*FRAMEWORKS, *DOORS, "farandole.comm", "mpi4py"),
     "farandole": ("farandole.cli", "mpi4py"),

@@ -11,6 +11,7 @@ from farandole.elastic.commits import Commits, clear, count
 from farandole.elastic.hosts import change_of_hosts
 from farandole.errors import CommitError
 from farandole.launch.channel import Link
+from farandole.launch.hosts import Host, parse_hosts
 from farandole.launch.job import Job
 from farandole.launch.messages import Ended, Place, RankException, Started
 from farandole.launch.ranks import Rank
@@ -166,7 +167,8 @@ def ended(started: bool = True, **how: Any) -> Job:
     place = Place(1, 2, 1, 2, "host7")
     rank = Rank(cast(Link, None), place, 1, started=Started(71, 1, "off") if started else None)
     rank.ended = Ended(failed_at=100.0, **how)
-    job = SimpleNamespace(cause=rank if rank.failed else None, problem="", interrupted_by=0)
+    cause = rank if rank.failed else None
+    job = SimpleNamespace(cause=cause, problem="", interrupted_by=0, ranks={1: rank}, silent_hosts=set())
     return cast(Job, job)
 
 
@@ -189,12 +191,45 @@ def test_a_killed_rank_is_worth_every_restart_there_is(tmp_path: Path) -> None:
 def test_the_same_error_without_a_commit_in_between_is_not_tried_a_third_time(tmp_path: Path) -> None:
     some = restarts(5, tmp_path)
     assert [some.another(ended(**raised("ValueError"))) for _ in range(2)] == [True, False]
-    assert some.made == 1 and some.refused == "it failed as before, without a new commit"
+    assert some.made == 1 and some.refused == "it failed as before, without a new commit or checkpoint"
     moving = restarts(5, tmp_path)
     for epoch in range(3):
         Commits(tmp_path).write({"epoch": epoch}, ranks=2)
         assert moving.another(ended(**raised("ValueError")))
     assert restarts(5, tmp_path).another(ended(**raised("ValueError")))
+
+
+def test_a_checkpoint_is_as_good_as_a_commit(tmp_path: Path) -> None:
+    some = restarts(5, tmp_path)
+    saved = [2, 1, 0]
+    assert [some.another(ended(**raised("ValueError"), checkpoints=count)) for count in saved] == [True, True, False]
+
+
+def on_two_hosts(restarts: int = 3, **more: Any) -> tuple[LaunchSettings, Restarts]:
+    settings = LaunchSettings(command=["x"], hosts=parse_hosts("host1:2,host7.site:2"), restarts=restarts, **more)
+    return settings, Restarts(settings)
+
+
+def test_a_host_that_no_longer_answers_is_left_out(tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    settings, some = on_two_hosts(hostfile=hostfile)
+    job = ended(code=1, problem="host host7 has not answered")
+    job.silent_hosts.add("host7")
+    assert some.another(job)
+    assert (some.without, settings.ranks, settings.hosts) == (["host7.site"], 2, [Host("host1", 2)])
+    assert "-n 2 --hosts host1:2 " in settings.command_line()
+    assert settings.rank_variables()["FARANDOLE_HOSTS"] == "host1:2,host7.site:2", "what the file says has not changed"
+
+
+def test_a_host_whose_ranks_were_lost_is_left_out_once_the_job_cannot_be_started(tmp_path: Path) -> None:
+    settings, some = on_two_hosts()
+    assert some.another(ended(code=1, problem="the connection to its worker was lost"))
+    assert (some.without, settings.ranks) == ([], 4)
+    not_started = ended(code=0)
+    not_started.problem = "mpiexec ended with code 255"
+    assert some.another(not_started)
+    assert (some.without, settings.ranks, some.made) == (["host7.site"], 2, 2)
+    assert not some.another(not_started), "there is nobody left to suspect"
 
 
 @pytest.mark.parametrize(

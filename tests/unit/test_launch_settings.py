@@ -25,6 +25,7 @@ def test_ranks_default_to_the_slots_of_the_hosts() -> None:
         ({"command": ["x"], "ranks": 1, "threads": 0}, "threads=0"),
         ({"command": ["x"], "ranks": 1, "stall_abort_s": -1.0}, "stall_abort_s=-1.0"),
         ({"command": ["x"], "ranks": 1, "fusion_threshold_mb": -1.0}, "fusion_threshold_mb=-1.0"),
+        ({"command": ["x"], "ranks": 1, "time_limit_s": 0.0}, "time_limit_s=0.0"),
         ({"command": ["x"], "ranks": 1, "restarts": -1}, "restarts=-1"),
         (
             {"command": ["x"], "ranks": 1, "stall_check": False, "stall_abort_s": 9.0},

@@ -34,6 +34,10 @@ def rank(number: int, **ended: Any) -> Rank:
         ([rank(0, code=1, exception=OTHER), rank(1, left_at=90.0)], 1),
         ([rank(0, left_at=90.0), rank(1, code=1, exception=OWN)], 1),
         ([rank(0, signal=15, stopped=True), rank(1, unfinished="exited (os._exit?)")], 1),
+        ([rank(0, signal=11, failed_at=1), rank(1, signal=9, failed_at=2)], 1),
+        ([rank(0, signal=6, failed_at=1), rank(1, unfinished="exited (os._exit?)", failed_at=2)], 1),
+        ([rank(0, signal=11, failed_at=1), rank(1, code=1, exception=OWN, failed_at=2)], 0),
+        ([rank(0, signal=11, failed_at=2), rank(1, signal=11, failed_at=1)], 1),
     ],
 )
 def test_the_first_cause(ranks: list[Rank], expected: int | None) -> None:

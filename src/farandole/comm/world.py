@@ -40,7 +40,7 @@ from farandole.errors import (
     WorldMismatchError,
 )
 from farandole.launch.allocator import tune_allocator
-from farandole.observe import timeline
+from farandole.observe import place, timeline
 
 __all__ = [
     "World",
@@ -242,6 +242,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             world.close("could not start")
             raise
         _world = world
+        place.set_local_rank(local_rank())
         world.watchdog.start()
         _install_hooks()
         _tell_launcher(world)

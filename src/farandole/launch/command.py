@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +11,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import IO
 
-from farandole.launch.processes import descendants, die_with_parent, reap_orphans, signal_descendants
+from farandole.launch.processes import (
+    descendants,
+    die_with_parent,
+    handles,
+    reap_orphans,
+    signal_descendants,
+    terminate_descendants,
+)
 
 __all__ = ["GRACE_S", "NEVER", "Command"]
 
@@ -36,6 +44,7 @@ class Command:
         pipe = subprocess.PIPE if capture else None
         self.kill_at = NEVER
         """When, on the monotonic clock, what is left of it will be killed."""
+        self._rest_told = False
         # MPI libraries talk to mpiexec over inherited descriptors: none may be closed.
         self._child = subprocess.Popen(
             words, stdin=None if reads else subprocess.DEVNULL, stdout=pipe, stderr=pipe,
@@ -62,14 +71,25 @@ class Command:
         return self.poll() is not None and not descendants(os.getpid())
 
     def end(self, grace_s: float = GRACE_S) -> None:
-        """SIGTERM to all of it, SIGKILL after a while. An earlier appointment stands."""
+        """SIGTERM, SIGKILL after a while. An earlier appointment stands."""
         if self.kill_at == NEVER:
-            signal_descendants(os.getpid(), signal.SIGTERM)
+            terminate_descendants(os.getpid())
         self.kill_at = min(self.kill_at, time.monotonic() + grace_s)
 
+    def pass_on(self, number: int) -> None:
+        """Signal those of its processes that handle it: others would be ended by it."""
+        for pid in descendants(os.getpid()):
+            if handles(pid, number):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
     def tick(self) -> None:
-        """Keep the appointment."""
+        """Keep the appointment, and end what the command has left behind."""
         now = time.monotonic()
+        if self.kill_at != NEVER and not self._rest_told and self.poll() is not None:
+            self._rest_told = True
+            signal_descendants(os.getpid(), signal.SIGTERM)
+            self.kill_at = min(self.kill_at, now + GRACE_S)
         if now >= self.kill_at:
             # A process may have been started while its parent was being killed.
             left = signal_descendants(os.getpid(), signal.SIGKILL)
@@ -82,5 +102,6 @@ def _prepare(worker: int, cores: set[int]) -> None:
     if os.getppid() != worker:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     if cores:
         os.sched_setaffinity(0, cores)

@@ -12,7 +12,8 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from farandole.launch.channel import Link, Switchboard, silence_s
-from farandole.launch.messages import Ended, Hello, Joined, Orders, Output, Release, Started, Stop
+from farandole.launch.command import GRACE_S
+from farandole.launch.messages import Ended, Hello, Joined, Orders, Output, PassOn, Release, Started, Stop
 from farandole.launch.output import OutputSink
 from farandole.launch.processes import signal_descendants
 from farandole.launch.ranks import Rank, first_cause, is_consequence
@@ -26,8 +27,9 @@ _STARTER_S = 0.2
 """How long a rank that failed because of another waits for that other's report."""
 _JOIN_S = 2.0
 """How long a rank may start MPI when another has ended without."""
-_INSIST_S = 4.0
-_GIVE_UP_S = 7.0
+_INSIST_S = 2.0
+"""How long after their grace ranks may still be there."""
+_GIVE_UP_S = 5.0
 _LEAVE_S = 3.0
 _KEPT_BYTES = 1 << 16
 _SHOWN_LINES = 20
@@ -39,11 +41,13 @@ class Job:
 
     def __init__(
         self, *, size: int, orders: Orders, board: Switchboard, process: subprocess.Popen[bytes],
-        sink: OutputSink, signals: Signals, start_timeout_s: float,
+        sink: OutputSink, signals: Signals, start_timeout_s: float, grace_s: float,
     ) -> None:  # fmt: skip
         self.ranks: dict[int, Rank] = {}
         self.problem = ""
         """Why the job ended where no rank is to blame, with what mpiexec had to say; empty otherwise."""
+        self.silent_hosts: set[str] = set()
+        """Those that no longer answer."""
         self.interrupted_by = 0
         """The signal that ended it; 0 for none."""
         self._size = size
@@ -57,6 +61,8 @@ class Job:
         self._started_at = time.monotonic()
         self._starter = "the worker" if process.stdout is None else "mpiexec"
         self._starter_said = b""
+        self._interrupt_grace_s = grace_s
+        self._grace_s = GRACE_S
         self._failed_at: float | None = None
         self._stopped_at: float | None = None
         self._insisted = False
@@ -127,7 +133,7 @@ class Job:
             self._fail(f"{self._starter} has started {this} instead of {other}: it is of an unknown make")
         self._send(rank, self._orders)
         if self._stopped_at is not None:
-            self._send(rank, Stop(at_once=True))
+            self._send(rank, Stop(0.0))
 
     def _note(self, rank: Rank, message: object) -> None:
         if isinstance(message, Output):
@@ -168,6 +174,7 @@ class Job:
         if not isinstance(error, OSError) or error.errno not in _UNREACHABLE:
             return "the connection to its worker was lost (killed, or its host is gone)"
         host = rank.place.host
+        self.silent_hosts.add(host)
         there = _named(sorted(other.number for other in self.ranks.values() if other.place.host == host))
         return f"host {host} ({there}) has not answered for {silence_s()} s: it is down, or cut off from the launcher"
 
@@ -180,10 +187,12 @@ class Job:
             self._check_joining(now)
             if self._failed_at is not None and self._cause_is_known(now - self._failed_at):
                 self._stop()
-        elif now - self._stopped_at > _INSIST_S:
+        elif now - self._stopped_at > self._grace_s + _INSIST_S:
             self._insist()
 
     def _heed_signals(self) -> None:
+        while self._signals.to_pass_on:
+            self._order_all(PassOn(self._signals.to_pass_on.pop(0)))
         if self._signals.received and not self.interrupted_by:
             self._interrupt(self._signals.received[0])
         if len(self._signals.received) > 1:
@@ -217,14 +226,14 @@ class Job:
     def _over(self) -> bool:
         if self._stopped_at is None:
             return self._all_ended()
-        gave_up = time.monotonic() - self._stopped_at > _GIVE_UP_S
+        gave_up = time.monotonic() - self._stopped_at > self._grace_s + _GIVE_UP_S
         return gave_up or all(rank.ended for rank in self.ranks.values())
 
     # Ending
 
     def _interrupt(self, number: int) -> None:
         self.interrupted_by = self.interrupted_by or number
-        self._stop()
+        self._stop(self._interrupt_grace_s)
 
     def _fail(self, problem: str) -> None:
         if not self.problem:
@@ -234,21 +243,21 @@ class Job:
             self.problem = "\n  ".join([problem, *said[-_SHOWN_LINES:]])
         self._stop()
 
-    def _stop(self) -> None:
+    def _stop(self, grace_s: float = GRACE_S) -> None:
         if self._stopped_at is None:
-            self._stopped_at = time.monotonic()
-            self._order_all(Stop(at_once=False))
+            self._stopped_at, self._grace_s = time.monotonic(), grace_s
+            self._order_all(Stop(grace_s))
 
     def _insist(self) -> None:
         if not self._insisted:
             self._insisted = True
-            self._order_all(Stop(at_once=True))
+            self._order_all(Stop(0.0))
 
-    def _order_all(self, order: Stop | Release) -> None:
+    def _order_all(self, order: Stop | PassOn | Release) -> None:
         for rank in self.ranks.values():
             self._send(rank, order)
 
-    def _send(self, rank: Rank, order: Orders | Stop | Release) -> None:
+    def _send(self, rank: Rank, order: Orders | Stop | PassOn | Release) -> None:
         # A worker that is gone shows at the next read.
         with contextlib.suppress(OSError):
             rank.link.send(order)

@@ -1,8 +1,8 @@
 """A job's private directory on each of its hosts: how ranks tell their workers what MPI cannot.
 
 Rank R leaves `rank.R.up` when `init()` has joined the others, `rank.R.down` when it ends in order,
-`rank.R.exception.json` when its script raises, and `rank.R.segments` with the shared-memory files it uses;
-its worker adds `rank.R.sampled` with those it saw itself.
+`rank.R.exception.json` when its script raises, `rank.R.checkpoints` with a line for each it has written, and
+`rank.R.segments` with the shared-memory files it uses; its worker adds `rank.R.sampled` with those it saw itself.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ class JobDir:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             # None was raised, or the rank was killed while it wrote.
             return None
+
+    def checkpoints(self, rank: int) -> int:
+        """How many a rank has written."""
+        return len(_lines(self._file(rank, "checkpoints")))
 
     def add_sampled(self, rank: int, segments: set[str]) -> None:
         with self._file(rank, "sampled").open("a") as file:

@@ -59,7 +59,7 @@ class _Launch:
         job = self._see_through()
         while self._restarts.another(job):
             self._blame(job)
-            _tell(f"starting again ({self._restarts.made} of {self._settings.restarts} restarts)")
+            _tell(f"starting again ({self._restarts.made} of {self._settings.restarts} restarts){self._remaining()}")
             job = self._see_through()
         self._merge_timeline()
         code = _exit_code(job)
@@ -96,6 +96,7 @@ class _Launch:
             sink=self._sink,
             signals=signals,
             start_timeout_s=self._settings.start_timeout_s,
+            grace_s=self._settings.grace_s,
         )
 
     def _orders(self) -> Orders:
@@ -107,6 +108,7 @@ class _Launch:
             bind=settings.bind,
             tune=settings.tune,
             capture=self._capture,
+            grace_s=settings.grace_s,
         )
 
     def _start_process(self, board: Switchboard, jobdir: JobDir) -> subprocess.Popen[bytes]:
@@ -184,8 +186,14 @@ class _Launch:
         else:
             self._say(f"{self._settings.ranks} ranks ended with exit code {code} after {duration_s:.1f} s")
 
+    def _remaining(self) -> str:
+        lost, ranks = self._restarts.without, self._settings.ranks
+        return f" without {', '.join(lost)}, on {ranks} rank{'s' * (ranks > 1)}" if lost else ""
+
     def _blame(self, job: Job) -> None:
-        if job.cause is not None:
+        if job.problem:
+            _tell(job.problem)
+        elif job.cause is not None:
             repeat = self._settings.command_line()
             _tell(failure_block(job.cause, job.ranks.values(), self._logs(job.cause), repeat))
 

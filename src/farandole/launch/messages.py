@@ -23,6 +23,7 @@ __all__ = [
     "Joined",
     "Orders",
     "Output",
+    "PassOn",
     "Place",
     "RankException",
     "Release",
@@ -55,6 +56,8 @@ class Orders(NamedTuple):
     bind: str
     tune: bool
     capture: bool
+    grace_s: float
+    """What the command gets between SIGTERM and SIGKILL when a batch system ends the worker."""
 
 
 class Started(NamedTuple):
@@ -98,6 +101,8 @@ class Ended(NamedTuple):
     """Seconds since the epoch: when it had ended its work in order; 0 if it had not."""
     exception: RankException | None = None
     stderr_tail: str = ""
+    checkpoints: int = 0
+    """How many it has written."""
 
     @property
     def failed(self) -> bool:
@@ -105,7 +110,15 @@ class Ended(NamedTuple):
 
 
 class Stop(NamedTuple):
-    at_once: bool
+    """End the command: SIGTERM, and SIGKILL when it still runs `grace_s` later."""
+
+    grace_s: float
+
+
+class PassOn(NamedTuple):
+    """Send a signal to whatever handles it."""
+
+    signal: int
 
 
 class Release(NamedTuple):

@@ -11,16 +11,18 @@ import ctypes
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 __all__ = [
     "adopt_orphans",
     "descendants",
     "die_with_parent",
+    "handles",
     "process_ids",
     "reap_orphans",
     "signal_descendants",
+    "terminate_descendants",
 ]
 
 _PR_SET_PDEATHSIG = 1
@@ -44,9 +46,18 @@ def process_ids() -> Iterator[int]:
 
 def descendants(ancestor: int) -> list[int]:
     """All living processes that come from `ancestor`, without itself."""
+    return _below(ancestor, _children())
+
+
+def _children() -> Mapping[int, list[int]]:
+    """The living processes, by parent."""
     children: defaultdict[int, list[int]] = defaultdict(list)
     for pid in process_ids():
         children[_parent(pid)].append(pid)
+    return children
+
+
+def _below(ancestor: int, children: Mapping[int, list[int]]) -> list[int]:
     found = list(children[ancestor])
     for pid in found:
         found += children[pid]
@@ -60,6 +71,35 @@ def signal_descendants(ancestor: int, number: int) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
     return len(found)
+
+
+def terminate_descendants(ancestor: int) -> None:
+    """SIGTERM to those that handle it, and nobody else where one does.
+
+    A script that saves before it ends still needs its own processes, and the shell it runs in would not wait for it.
+    """
+    children = _children()
+    for child in children[ancestor]:
+        for pid in _handlers(child, children) or [child, *_below(child, children)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+
+def _handlers(pid: int, children: Mapping[int, list[int]]) -> list[int]:
+    """The outermost processes that handle SIGTERM, from `pid` on."""
+    if handles(pid, signal.SIGTERM):
+        return [pid]
+    return [found for child in children[pid] for found in _handlers(child, children)]
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    try:
+        lines = (_PROC / str(pid) / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def reap_orphans(child: int) -> None:

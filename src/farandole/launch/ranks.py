@@ -11,6 +11,8 @@ from farandole.launch.messages import Ended, Place, Started
 
 __all__ = ["Rank", "first_cause", "is_consequence"]
 
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
+
 
 @dataclass(slots=True)
 class Rank:
@@ -70,12 +72,23 @@ def first_cause(ranks: Iterable[Rank]) -> Rank | None:
     Where all failed because of another, that one had left in order while they still needed it.
     """
     everyone = [(rank, rank.ended) for rank in ranks if rank.ended]
-    failed = [(is_consequence(rank), ended.failed_at, rank) for rank, ended in everyone if rank.failed]
+    failed = [(rank, ended) for rank, ended in everyone if rank.failed]
     if not failed:
         return None
-    consequence, _, first = min(failed, key=lambda found: found[:2])
+    # An MPI library may crash when a peer on another host is gone; nobody is gone without a word because one crashed.
+    some_gone = any(_gone(ended) for _, ended in failed)
+    ordered = [
+        (is_consequence(rank), some_gone and ended.signal in CRASHES, ended.failed_at, rank)
+        for rank, ended in failed
+    ]
+    consequence, *_, first = min(ordered, key=lambda found: found[:3])
     left = [(ended.left_at, rank) for rank, ended in everyone if ended.left_at and not rank.failed]
     return min(left, key=lambda found: found[0])[1] if consequence and left else first
+
+
+def _gone(ended: Ended) -> bool:
+    """Killed from outside, or ended without a word."""
+    return bool(ended.unfinished) or (ended.exception is None and bool(ended.signal) and ended.signal not in CRASHES)
 
 
 def is_consequence(rank: Rank) -> bool:

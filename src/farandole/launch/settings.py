@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import secrets
 import shlex
+import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from farandole.errors import SettingsError
+from farandole.launch.command import GRACE_S
 from farandole.launch.hosts import Host, all_local, as_option, total_slots
 
 __all__ = ["BINDINGS", "LaunchSettings"]
@@ -47,6 +50,12 @@ class LaunchSettings:
     """How much is packed into one buffer; None leaves the default."""
     start_timeout_s: float = 120.0
     """How long ranks may take to start."""
+    time_limit_s: float | None = None
+    """After how long the job should have saved a checkpoint and ended; the ranks see to it."""
+    grace_s: float = GRACE_S
+    """How long ranks may go on when the launcher was told to end, to save what they have."""
+    ends_at: float | None = field(init=False, default=None)
+    """When the time limit is over, in seconds since 1970, however often the job is started."""
     restarts: int = 0
     """How often a job that has lost a rank is started again."""
     commit_dir: Path | None = None
@@ -55,12 +64,15 @@ class LaunchSettings:
     """Say what is started and how it ended."""
     repeat: str = ""
     """What starts this job again, where that is another command than `farandole launch`."""
+    _hosts_named: str = field(init=False, default="")
+    """Those the user named, some of which may be left out since."""
 
     def __post_init__(self) -> None:
         if not self.command:
             raise SettingsError(
                 "nothing to launch: no command was given. Type e.g. farandole launch -n 2 -- python train.py"
             )
+        self._hosts_named = as_option(self.hosts)
         self.ranks = self.ranks or total_slots(self.hosts)
         if self.ranks < 1:
             raise SettingsError(
@@ -75,6 +87,8 @@ class LaunchSettings:
             raise SettingsError(f"restarts={self.restarts} is below 0. Leave it out for none.")
         if self.restarts and self.commit_dir is None:
             self.commit_dir = Path(f"farandole-commits-{secrets.token_hex(4)}")
+        if self.time_limit_s is not None:
+            self.ends_at = time.time() + self.time_limit_s
 
     def _check_stalls(self) -> None:
         limits = {"--stall-warning": self.stall_warning_s, "--stall-abort": self.stall_abort_s}
@@ -83,7 +97,7 @@ class LaunchSettings:
             raise SettingsError(f"--no-stall-check and {' and '.join(given)} exclude each other. Leave one out.")
 
     def _check_positive(self) -> None:
-        for name in ("threads", "stall_warning_s", "stall_abort_s", "start_timeout_s"):
+        for name in ("threads", "stall_warning_s", "stall_abort_s", "start_timeout_s", "time_limit_s", "grace_s"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise SettingsError(f"{name}={value} is not above 0. Leave it out for the default.")
@@ -99,11 +113,23 @@ class LaunchSettings:
     def needs_mpiexec(self) -> bool:
         return self.ranks > 1 or not self.local
 
+    def leave_out(self, lost: Collection[str]) -> list[str]:
+        """Go on without hosts that are lost, on the ranks the others have slots for; which were left out."""
+        left_out = [host.name for host in self.hosts if any(_same_host(host.name, name) for name in lost)]
+        remaining = [host for host in self.hosts if host.name not in left_out]
+        if not remaining:
+            return []
+        self.hosts = remaining
+        self.ranks = min(self.ranks, total_slots(remaining)) if left_out else self.ranks
+        return left_out
+
     def rank_variables(self) -> dict[str, str]:
         """What ranks are told through their environment, the same for all."""
         variables = {"FARANDOLE_LAUNCHED": "1", "FARANDOLE_LAUNCH_SIZE": str(self.ranks)}
         if self.timeline is not None:
             variables["FARANDOLE_TIMELINE"] = str(self.timeline.absolute())
+        if self.ends_at is not None:
+            variables["FARANDOLE_ENDS_AT"] = f"{self.ends_at:.3f}"
         if not self.stall_check:
             variables["FARANDOLE_STALL_CHECK_DISABLE"] = "1"
         if self.stall_warning_s is not None:
@@ -120,7 +146,7 @@ class LaunchSettings:
             variables["FARANDOLE_COMMIT_DIR"] = str(self.commit_dir.absolute())
         if self.hostfile is not None:
             variables["FARANDOLE_HOSTFILE"] = str(self.hostfile.absolute())
-            variables["FARANDOLE_HOSTS"] = as_option(self.hosts)
+            variables["FARANDOLE_HOSTS"] = self._hosts_named
         return variables
 
     def command_line(self) -> str:
@@ -128,7 +154,7 @@ class LaunchSettings:
         if self.repeat:
             return self.repeat
         options = ["-n", str(self.ranks)]
-        if self.hosts and self.hostfile is None:
+        if self.hosts and ("--hostfile", self.hostfile) not in self._options():
             options += ["--hosts", as_option(self.hosts)]
         options += [word for option, value in self._options() for word in (option, str(value))]
         switches = {"--no-tune": not self.tune, "--no-stall-check": not self.stall_check, "--verbose": self.verbose}
@@ -137,8 +163,9 @@ class LaunchSettings:
 
     def _options(self) -> list[tuple[str, object]]:
         """The options that differ from their default and take a value."""
+        all_hosts = as_option(self.hosts) == self._hosts_named
         named = [
-            ("--hostfile", self.hostfile, None),
+            ("--hostfile", self.hostfile if all_hosts else None, None),
             ("--timeline", self.timeline, None),
             ("--output-dir", self.output_dir, None),
             ("--threads", self.threads, None),
@@ -147,7 +174,14 @@ class LaunchSettings:
             ("--stall-abort", self.stall_abort_s, None),
             ("--fusion-threshold-mb", self.fusion_threshold_mb, None),
             ("--start-timeout", self.start_timeout_s, 120.0),
+            ("--time-limit", self.time_limit_s, None),
+            ("--grace", self.grace_s, GRACE_S),
             ("--restarts", self.restarts, 0),
             ("--commit-dir", self.commit_dir, None),
         ]
         return [(option, value) for option, value, default in named if value != default]
+
+
+def _same_host(named: str, own: str) -> bool:
+    """Users may write a name short or in full; hosts call themselves either."""
+    return named == own or named.partition(".")[0] == own.partition(".")[0]

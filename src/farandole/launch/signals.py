@@ -12,16 +12,20 @@ from typing import Any, Self
 __all__ = ["Signals"]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSED_ON = (signal.SIGUSR1,)
 
 
 class Signals:
     """While entered, SIGINT, SIGTERM and SIGHUP are noted in `received`, and make `awake` readable.
+
+    SIGUSR1, with which batch systems announce the end, does the same with `to_pass_on`: it is for the ranks.
 
     What the user chose to ignore (nohup) stays ignored; outside the main thread nothing is changed.
     """
 
     def __init__(self) -> None:
         self.received: list[int] = []
+        self.to_pass_on: list[int] = []
         self.awake, self._wake = socket.socketpair()
         self._before: dict[int, Any] = {}
 
@@ -30,6 +34,8 @@ class Signals:
             for number in _ENDING:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note)
+            for number in _PASSED_ON:
+                self._before[number] = signal.signal(number, self._note_for_ranks)
         return self
 
     def __exit__(
@@ -51,6 +57,13 @@ class Signals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received.append(number)
+        self._awaken()
+
+    def _note_for_ranks(self, number: int, frame: FrameType | None) -> None:
+        self.to_pass_on.append(number)
+        self._awaken()
+
+    def _awaken(self) -> None:
         self._wake.setblocking(False)
         with contextlib.suppress(OSError):
             self._wake.send(b".")

@@ -22,7 +22,18 @@ from farandole.launch.channel import ADDRESS, KEY, Link, call_launcher
 from farandole.launch.command import GRACE_S, NEVER, Command
 from farandole.launch.environment import ALLOCATOR_VARIABLES, rank_environment, rank_threads
 from farandole.launch.jobdir import JOB_DIR, JobDir
-from farandole.launch.messages import Ended, Hello, Joined, Orders, Output, Place, Release, Started, Stop
+from farandole.launch.messages import (
+    Ended,
+    Hello,
+    Joined,
+    Orders,
+    Output,
+    PassOn,
+    Place,
+    Release,
+    Started,
+    Stop,
+)
 from farandole.launch.place import find_place
 from farandole.launch.pmi import PmiRelay
 from farandole.launch.processes import adopt_orphans, descendants
@@ -42,6 +53,8 @@ def main() -> None:
     environment = dict(os.environ)
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A batch system may send it to every process of the job.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     place = find_place(environment)
     try:
         link = call_launcher(environment)
@@ -144,7 +157,9 @@ class Worker:
             self._lose_launcher()
             return
         if isinstance(order, Stop):
-            self._stop(order.at_once)
+            self._stop(order.grace_s)
+        if isinstance(order, PassOn) and self._command is not None:
+            self._command.pass_on(order.signal)
         if isinstance(order, Release):
             self._released = True
             self._stop()
@@ -194,7 +209,7 @@ class Worker:
             return
         if self._signalled:
             self._signalled = False
-            self._command.end()
+            self._command.end(self._orders.grace_s)
         self._command.tick()
         code = self._command.poll()
         if code is not None and not self._reported:
@@ -238,6 +253,7 @@ class Worker:
             left_at=self._jobdir.left_at(self._place.rank),
             exception=raised[0] if raised else None,
             stderr_tail=self._tail.decode(errors="replace"),
+            checkpoints=self._jobdir.checkpoints(self._place.rank),
         )
 
     def _unfinished(self) -> str:
@@ -262,12 +278,12 @@ class Worker:
         self._released = True
         self._stop()
 
-    def _stop(self, at_once: bool = False) -> None:
+    def _stop(self, grace_s: float = GRACE_S) -> None:
         self._stopped = True
         if self._command is not None:
             if not self._reported:
                 self._sample(self._command)
-            self._command.end(grace_s=0.0 if at_once else GRACE_S)
+            self._command.end(grace_s)
 
     def _finished(self) -> bool:
         return self._released and self._reported and (self._command is None or self._command.gone())

@@ -56,7 +56,7 @@ from farandole.comm.world import (
     stop_timeline,
 )
 from farandole.errors import HorovodInternalError
-from farandole.torch import elastic
+from farandole.torch import checkpoint, elastic
 from farandole.torch import kernels as _kernels
 from farandole.torch.compression import Compression
 from farandole.torch.functions import (
@@ -135,6 +135,7 @@ __all__ = [
     "broadcast_parameters",
     "ccl_built",
     "check_buffers_match",
+    "checkpoint",
     "cross_rank",
     "cross_size",
     "cuda_built",

@@ -1,0 +1,104 @@
+"""Figures: joules and watts of a part of a node over a stretch of time, each with how it is known.
+
+A part is measured by one sensor, never by two at once. A figure whose parts are not all known is null, with the reason.
+Node and components are never added; what contains anything modelled is modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from farandole.observe.power.meters import Provenance
+
+__all__ = ["Figure", "add", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """Energy, and how it is known."""
+
+    provenance: Provenance
+    source: str
+    """Which meters, or what a model assumes."""
+    duration_s: float
+    energy_j: float | None
+    reason: str = ""
+    """Why `energy_j` is null."""
+    seen_j: float = 0.0
+    """What meters showed of it; `energy_j` less the estimate for short gaps."""
+    bridged_s: float = 0.0
+    """How much of the time is estimated from what came before and after."""
+    remarks: tuple[str, ...] = ()
+    idle_w: float | None = None
+    """Mean power when nothing ran, where it was measured."""
+
+    @property
+    def mean_w(self) -> float | None:
+        return None if self.energy_j is None or not self.duration_s else self.energy_j / self.duration_s
+
+    @property
+    def above_idle_j(self) -> float | None:
+        """What is left of `energy_j` without what an idle machine takes in the same time."""
+        if self.energy_j is None or self.idle_w is None:
+            return None
+        return self.energy_j - self.idle_w * self.duration_s
+
+    def with_idle(self, idle: Figure | None) -> Figure:
+        """The same with `idle`, which only counts where it is known in the same way."""
+        comparable = idle is not None and (idle.provenance, idle.source) == (self.provenance, self.source)
+        return replace(self, idle_w=idle.mean_w) if idle is not None and comparable else self
+
+    def as_dict(self) -> dict[str, Any]:
+        told = asdict(self) | {"provenance": str(self.provenance), "modelled": self.provenance is Provenance.MODELLED}
+        return told | {"mean_w": self.mean_w, "above_idle_j": self.above_idle_j, "remarks": list(self.remarks)}
+
+    def __str__(self) -> str:
+        if self.energy_j is None:
+            return f"unknown ({self.reason})"
+        mark = "~" if self.provenance is Provenance.MODELLED else ""
+        return f"{mark}{self.energy_j:,.1f} J, {mark}{self.mean_w or 0.0:,.1f} W, {self.provenance} ({self.source})"
+
+
+def unknown(reason: str, *, duration_s: float = 0.0, remarks: tuple[str, ...] = ()) -> Figure:
+    return Figure(
+        provenance=Provenance.NONE, source="", duration_s=duration_s, energy_j=None, reason=reason, remarks=remarks
+    )
+
+
+def add(figures: Sequence[Figure], *, duration_s: float, nothing: str = "nothing was measured") -> Figure:
+    """Of meters, parts or nodes that share no joule; null where one is missing or they cannot be added."""
+    if not figures:
+        return unknown(nothing, duration_s=duration_s)
+    remarks = tuple(dict.fromkeys(remark for figure in figures for remark in figure.remarks))
+    seen_j, bridged_s = sum(figure.seen_j for figure in figures), max(figure.bridged_s for figure in figures)
+    reason = next((figure.reason for figure in figures if figure.energy_j is None), "") or _why_not(figures)
+    provenance = _least({figure.provenance for figure in figures})
+    idles = [figure.idle_w for figure in figures if figure.idle_w is not None]
+    return Figure(
+        provenance=provenance,
+        source=" + ".join(dict.fromkeys(figure.source for figure in figures if figure.source)),
+        duration_s=duration_s,
+        energy_j=None if reason else sum(figure.energy_j or 0.0 for figure in figures),
+        reason=reason,
+        seen_j=seen_j,
+        bridged_s=bridged_s,
+        remarks=remarks,
+        idle_w=sum(idles) if len(idles) == len(figures) else None,
+    )
+
+
+def _why_not(figures: Sequence[Figure]) -> str:
+    kinds = {figure.provenance for figure in figures}
+    if {Provenance.NODE, Provenance.COMPONENT} <= kinds:
+        return "whole nodes cannot be added to parts of nodes"
+    return ""
+
+
+def _least(kinds: set[Provenance]) -> Provenance:
+    """A sum is as well known as the least of what it is made of."""
+    for kind in (Provenance.NONE, Provenance.MODELLED, Provenance.COMPONENT):
+        if kind in kinds:
+            return kind
+    return Provenance.NODE

@@ -1,0 +1,106 @@
+"""What was read from the meters of one node: the input of every figure, whether just sampled or loaded from a file."""
+
+from __future__ import annotations
+
+import os
+import socket
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from farandole.observe.power.meters import Meter, Reading, Refusal
+
+__all__ = ["MISSING", "Phase", "Recording", "SamplerCost", "Series", "this_machine"]
+
+MISSING = -1
+"""The raw count of a reading that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of time with a name, on the timeline's clock."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(kw_only=True, slots=True)
+class SamplerCost:
+    """What sampling itself took."""
+
+    samples: int = 0
+    missed: int = 0
+    """Samples that were due while the machine was too busy to take them."""
+    running_s: float = 0.0
+    cpu_s: float = 0.0
+
+    @property
+    def share_of_a_core(self) -> float:
+        return self.cpu_s / self.running_s if self.running_s else 0.0
+
+
+class Series:
+    """The readings of one meter in order of time; 24 bytes each."""
+
+    def __init__(self) -> None:
+        self.monotonic_ns = array("q")
+        self.realtime_ns = array("q")
+        self.raw = array("q")
+        self.failures: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def add(self, reading: Reading) -> None:
+        """A value with the time stamp of the one before is no news; time never goes back."""
+        if self.raw and (reading.realtime_ns == self.realtime_ns[-1] or reading.monotonic_ns <= self.monotonic_ns[-1]):
+            return
+        self.monotonic_ns.append(reading.monotonic_ns)
+        self.realtime_ns.append(reading.realtime_ns)
+        self.raw.append(MISSING if reading.raw is None else reading.raw)
+        if reading.raw is None:
+            self.failures[reading.why] += 1
+
+    def between(self, start_ns: int, end_ns: int, margin_ns: int) -> Series:
+        """A copy of the readings from `margin_ns` before to `margin_ns` after, and the next one on either side."""
+        first = max(bisect_left(self.monotonic_ns, start_ns - margin_ns) - 1, 0)
+        last = bisect_right(self.monotonic_ns, end_ns + margin_ns) + 1
+        part = Series()
+        part.monotonic_ns, part.realtime_ns = self.monotonic_ns[first:last], self.realtime_ns[first:last]
+        part.raw, part.failures = self.raw[first:last], self.failures
+        return part
+
+
+@dataclass(kw_only=True, slots=True)
+class Recording:
+    """One node's meters and their series."""
+
+    meters: Sequence[Meter]
+    series: Sequence[Series]
+    interval_s: float
+    host: str
+    machine: str
+    """Distinguishes machines, not names of hosts: containers of one machine read the same meters."""
+    refusals: Sequence[Refusal] = ()
+    phases: list[Phase] = field(default_factory=list)
+    idle: tuple[int, int] | None = None
+    """From when to when nothing ran, where that was measured."""
+    cost: SamplerCost = field(default_factory=SamplerCost)
+    replayed_from: str = ""
+    """The file it was loaded from."""
+
+    def between(self, start_ns: int, end_ns: int, margin_ns: int) -> Sequence[Series]:
+        return [series.between(start_ns, end_ns, margin_ns) for series in self.series]
+
+
+def this_machine(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """Its host's name and what it is told from other machines by."""
+    host = environment.get("FARANDOLE_NODE") or socket.gethostname()
+    try:
+        return host, Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return host, host

@@ -1,0 +1,131 @@
+"""Recorded traces: what the meters showed, in a file that gives the same figures again. docs/power.md has the format."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from farandole.errors import DataError, SettingsError
+from farandole.observe.power.meters import PARTS, Meter, Provenance, Reading, Refusal
+from farandole.observe.power.recording import MISSING, Phase, Recording, SamplerCost, Series
+
+__all__ = ["read_phases", "read_trace", "write_trace"]
+
+_log = logging.getLogger(__name__)
+_FORMAT = "farandole-power"
+_VERSION = 1
+_KINDS = ("energy", "power")
+
+
+def write_trace(path: Path, recording: Recording) -> None:
+    """Whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with unfinished.open("w") as file:
+            file.writelines(line + "\n" for line in _lines(recording))
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise SettingsError(f"power trace {path}: cannot be written ({error.strerror})") from error
+
+
+def read_trace(path: Path) -> Recording:
+    """A recording as it was; a last line that was cut off is left out."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"power trace {path}: cannot be read ({error})") from error
+    recording = _opened(path, lines[0] if lines else "")
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            _take(recording, json.loads(line))
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            if number == len(lines):
+                _log.warning("power trace %s: its last line was cut off and is left out", path)
+                break
+            raise DataError(f"power trace {path}, line {number}: {line[:80]!r} is no reading, phase or cost") from error
+    return recording
+
+
+def read_phases(path: Path, machine: str) -> list[Phase]:
+    """What regions of other processes have told of themselves; lines of other machines or cut off are left out."""
+    phases = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            told = json.loads(line)
+            if told["machine"] == machine:
+                phases.append(Phase(str(told["phase"]), int(told["start_ns"]), int(told["end_ns"])))
+        except (ValueError, TypeError, KeyError):
+            continue
+    return phases
+
+
+def _lines(recording: Recording) -> Iterator[str]:
+    meters = [asdict(meter) for meter in recording.meters]
+    yield json.dumps(
+        {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "host": recording.host,
+            "machine": recording.machine,
+            "interval_s": recording.interval_s,
+            "meters": meters,
+            "refusals": [asdict(refusal) for refusal in recording.refusals],
+        }
+    )
+    yield from map(json.dumps, sorted(_rows(recording), key=itemgetter(1)))
+    for phase in recording.phases:
+        yield json.dumps({"phase": phase.name, "start_ns": phase.start_ns, "end_ns": phase.end_ns})
+    if recording.idle is not None:
+        yield json.dumps({"idle": recording.idle})
+    yield json.dumps({"sampler": asdict(recording.cost)})
+
+
+def _rows(recording: Recording) -> Iterator[list[int | None]]:
+    for at, series in enumerate(recording.series):
+        for monotonic_ns, realtime_ns, raw in zip(series.monotonic_ns, series.realtime_ns, series.raw):
+            yield [at, monotonic_ns, realtime_ns, None if raw == MISSING else raw]
+
+
+def _opened(path: Path, line: str) -> Recording:
+    try:
+        told = json.loads(line)
+        if told["format"] != _FORMAT or told["version"] != _VERSION:
+            raise ValueError(told["version"])
+        meters = [_meter(described) for described in told["meters"]]
+        return Recording(
+            meters=meters, series=[Series() for _ in meters], interval_s=float(told["interval_s"]),
+            host=told["host"], machine=told["machine"], replayed_from=str(path),
+            refusals=[Refusal(**refusal) for refusal in told.get("refusals", [])],
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(
+            f"power trace {path}: its first line is not that of a trace, version {_VERSION} ({type(error).__name__}: {error}). "
+            "Record one with: farandole power --record FILE -- COMMAND"
+        ) from error
+
+
+def _meter(described: dict[str, Any]) -> Meter:
+    meter = Meter(**described | {"provenance": Provenance(described["provenance"])})
+    if meter.part not in PARTS or meter.kind not in _KINDS or not meter.unit > 0:
+        raise ValueError(f"meter {meter.name}: part {meter.part!r}, kind {meter.kind!r}, unit {meter.unit!r}")
+    return meter
+
+
+def _take(recording: Recording, told: Any) -> None:
+    if isinstance(told, list):
+        at, monotonic_ns, realtime_ns, raw = told
+        recording.series[at].add(Reading(monotonic_ns, realtime_ns, raw, "failed when it was recorded"))
+    elif "phase" in told:
+        recording.phases.append(Phase(told["phase"], told["start_ns"], told["end_ns"]))
+    elif "idle" in told:
+        start_ns, end_ns = told["idle"]
+        recording.idle = int(start_ns), int(end_ns)
+    else:
+        recording.cost = SamplerCost(**told["sampler"])

@@ -1,0 +1,178 @@
+"""Traces that give the same figures again, idle power, tables, and jobs of several nodes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from farandole.errors import DataError, SettingsError
+from farandole.observe.power import (
+    NodeEnergy,
+    Recording,
+    as_text,
+    combine,
+    node_energy,
+    read_trace,
+    write_trace,
+)
+from farandole.observe.power.recording import Phase
+from farandole.observe.power.trace import read_phases
+from powertree import Machine, ramp, steady
+
+SECONDS = [number / 10 for number in range(201)]
+S = 1_000_000_000
+# Recorded traces are in the repository's own words: see docs/power.md.
+HEADER = {
+    "format": "farandole-power", "version": 1, "host": "n1", "machine": "m1", "interval_s": 1.0,
+    "meters": [{"name": "node", "part": "node", "sensor": "wall socket", "provenance": "measured-node",
+                "kind": "energy", "unit": 3600.0}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Recording:
+    machine = Machine(tmp_path / "machine")
+    machine.rapl("0", "package-0", ramp(30.0, 10.0), range_j=7_000.0, first_j=6_000.0, limit_w=200.0)
+    machine.rapl("0:0", "dram", steady(8.0))
+    made = machine.sampled(SECONDS)
+    made.phases = [Phase("load", S, 4 * S), Phase("train", 5 * S, 9 * S), Phase("train", 11 * S, 19 * S)]
+    made.idle = (0, S)
+    return made
+
+
+def test_a_replayed_trace_gives_the_same_figures(recording: Recording, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    write_trace(path, recording)
+    replayed = read_trace(path)
+    assert node_energy(replayed).as_dict() == node_energy(recording).as_dict()
+    assert replayed.replayed_from == str(path)
+    assert [child.name for child in tmp_path.iterdir() if child.is_file()] == ["trace.jsonl"]
+
+
+def test_a_trace_that_was_cut_off_keeps_what_is_whole(
+    recording: Recording, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    write_trace(path, recording)
+    text = path.read_text()
+    path.write_text(text[: text.index("[0, 15000000000") + 9])
+    assert len(read_trace(path).series[0]) == 150
+    assert "its last line was cut off" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("", "its first line is not that of a trace"),
+        ("hello\n", "its first line is not that of a trace"),
+        (json.dumps(HEADER | {"version": 9}), "version 1"),
+        (json.dumps(HEADER | {"meters": [{"name": "x"}]}), "Record one with: farandole power --record"),
+        (json.dumps(HEADER) + "\n[0, 1, 2, 3]\nwhat\n[0, 2, 3, 4]\n", "line 3: 'what' is no reading"),
+    ],
+)
+def test_files_that_are_no_traces(tmp_path: Path, lines: str, said: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(lines)
+    with pytest.raises(DataError, match=said):
+        read_trace(path)
+
+
+def test_a_trace_somebody_else_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "meter.jsonl"
+    rows = [[0, second * S, second * S, 40 + second // 4] for second in range(0, 101, 4)]
+    phase = {"phase": "run", "start_ns": 10 * S, "end_ns": 90 * S}
+    path.write_text("\n".join(map(json.dumps, [HEADER, *rows, phase])))
+    node = node_energy(read_trace(path))
+    assert node.whole.total.energy_j == pytest.approx(80 * 900.0)
+    assert node.whole.total.source == "wall socket node"
+
+
+def test_traces_into_nowhere(recording: Recording, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be written"):
+        write_trace(tmp_path / "none" / "trace.jsonl", recording)
+
+
+def test_phases_of_one_name_are_added_and_the_whole_is_their_union(recording: Recording) -> None:
+    node = node_energy(recording)
+    assert [(phase.name, phase.times, phase.duration_s) for phase in node.phases] == [("load", 1, 3.0), ("train", 2, 12.0)]
+    energy = ramp(30.0, 10.0)
+    expected = energy(9) - energy(5) + energy(19) - energy(11)
+    assert node.phases[1].parts["cpu"].energy_j == pytest.approx(expected, rel=0.005)
+    assert node.whole.duration_s == 15.0
+    assert node.whole.total.energy_j == pytest.approx(sum(phase.total.energy_j or 0 for phase in node.phases))
+
+
+def test_phases_of_two_processes_at_once_take_their_joules_once(recording: Recording) -> None:
+    recording.phases = [Phase("train", 5 * S, 9 * S), Phase("train", 6 * S, 10 * S)]
+    (train,) = node_energy(recording).phases
+    assert (train.times, train.duration_s) == (2, 5.0)
+
+
+def test_idle_power_is_subtracted(recording: Recording) -> None:
+    node = node_energy(recording)
+    memory, cpu = node.phases[0].parts["memory"], node.phases[0].parts["cpu"]
+    assert memory.idle_w == pytest.approx(8.0, rel=0.005)
+    assert memory.above_idle_j == pytest.approx(0.0, abs=0.1)
+    energy = ramp(30.0, 10.0)
+    assert cpu.above_idle_j == pytest.approx(energy(4) - energy(1) - 3 * 35.0, rel=0.005)
+    assert node.phases[0].total.above_idle_j == pytest.approx(cpu.above_idle_j, abs=0.2)
+    recording.idle = None
+    assert node_energy(recording).phases[0].total.above_idle_j is None
+
+
+def test_the_table(recording: Recording) -> None:
+    text = as_text(node_energy(recording))
+    assert "measured-component" in text.splitlines()[0]
+    assert "package-0, dram" not in text
+    assert "train (2x)" in text and "above idle J" in text
+    assert "note: package-0: at its ceiling of 200 W" in text
+    assert "of a core" in text.splitlines()[-1]
+    assert "~" not in text and "modelled" not in text.lower()
+
+
+def node(recording: Recording, host: str, machine: str) -> NodeEnergy:
+    return node_energy(replace(recording, host=host, machine=machine))
+
+
+def test_a_job_is_the_sum_of_its_machines(recording: Recording) -> None:
+    one, two = node(recording, "a", "1"), node(recording, "b", "2")
+    job = combine([one, None, two, None])
+    assert [found.host for found in job.nodes] == ["a", "b"]
+    assert job.total.energy_j == pytest.approx(2 * (one.whole.total.energy_j or 0))
+    assert job.phases["train"].energy_j == pytest.approx(2 * (one.phases[1].total.energy_j or 0))
+    assert job.total.duration_s == 15.0
+    assert job.total.provenance == "measured-component"
+    assert json.loads(json.dumps(job.as_dict()))["total"]["provenance"] == "measured-component"
+
+
+def test_two_containers_of_one_machine_count_once(recording: Recording) -> None:
+    one, again = node(recording, "a", "1"), node(recording, "b", "1")
+    assert combine([one, again]).total.energy_j == one.whole.total.energy_j
+
+
+def test_a_node_without_figures_makes_the_job_unknown(recording: Recording) -> None:
+    blind = replace(recording, meters=[], series=[], machine="2")
+    total = combine([node_energy(recording), node_energy(blind)]).total
+    assert total.energy_j is None
+    assert total.reason == "nothing was measured"
+
+
+def test_whole_nodes_and_parts_of_nodes_are_not_added(recording: Recording) -> None:
+    whole = [replace(meter, part="node", provenance="measured-node") for meter in recording.meters]
+    total = combine([node_energy(recording), node_energy(replace(recording, meters=whole, machine="2"))]).total
+    assert total.energy_j is None
+    assert total.reason == "whole nodes cannot be added to parts of nodes"
+
+
+def test_a_job_without_any_measuring_rank() -> None:
+    assert combine([None, None]).total.energy_j is None
+
+
+def test_phases_that_other_processes_told(tmp_path: Path) -> None:
+    path = tmp_path / "phases.jsonl"
+    here = {"phase": "train", "start_ns": 1, "end_ns": 2, "machine": "m1"}
+    elsewhere = {**here, "machine": "m2"}
+    path.write_text("\n".join([json.dumps(here), json.dumps(elsewhere), '{"phase": "cut o']))
+    assert read_phases(path, "m1") == [Phase("train", 1, 2)], "another machine has another clock"
+    assert read_phases(tmp_path / "none", "m1") == []
