@@ -10,7 +10,6 @@ import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -29,11 +28,19 @@ pytestmark = [
 SEEDS = (1, 2, 3)
 
 
+PLACE: list[Path] = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where data and runs are kept for all tests of this file."""
+    PLACE.append(tmp_path_factory.mktemp("candle"))
+
+
 @cache
 def folder(name: str) -> Path:
-    out = Path(mkdtemp(prefix="fd-candle-"))
-    make(name, out, preset="test")
-    return out
+    make(name, PLACE[0] / name, preset="test")
+    return PLACE[0] / name
 
 
 @cache
