@@ -16,7 +16,7 @@ from farandole.launch.command import GRACE_S
 from farandole.launch.messages import Ended, Hello, Joined, Orders, Output, PassOn, Release, Started, Stop
 from farandole.launch.output import OutputSink
 from farandole.launch.processes import signal_descendants
-from farandole.launch.ranks import Rank, first_cause, is_consequence
+from farandole.launch.ranks import Rank, first_cause, may_be_consequence
 from farandole.launch.signals import Signals
 
 __all__ = ["Job"]
@@ -218,7 +218,7 @@ class Job:
 
     def _cause_is_known(self, failed_for_s: float) -> bool:
         cause = self.cause
-        return cause is not None and (not is_consequence(cause) or failed_for_s > _CAUSE_S)
+        return cause is not None and (not may_be_consequence(cause) or failed_for_s > _CAUSE_S)
 
     def _all_ended(self) -> bool:
         return len(self.ranks) == self._size and all(rank.ended for rank in self.ranks.values())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from farandole.launch.channel import Link
 from farandole.launch.messages import Ended, Place, Started
 
-__all__ = ["Rank", "first_cause", "is_consequence"]
+__all__ = ["Rank", "first_cause", "is_consequence", "may_be_consequence"]
 
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
 
@@ -89,6 +89,12 @@ def first_cause(ranks: Iterable[Rank]) -> Rank | None:
 def _gone(ended: Ended) -> bool:
     """Killed from outside, or ended without a word."""
     return bool(ended.unfinished) or (ended.exception is None and bool(ended.signal) and ended.signal not in CRASHES)
+
+
+def may_be_consequence(rank: Rank) -> bool:
+    """Whether another rank's failure may be about to be told."""
+    crashed = rank.ended is not None and rank.ended.signal in CRASHES
+    return crashed or is_consequence(rank)
 
 
 def is_consequence(rank: Rank) -> bool:
