@@ -97,6 +97,7 @@ def test_on_torch(ranks: Any, folder: Path) -> None:
     assert apart > 100 * TOLERANCE, "two ranks are two copies of one"
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("framework", ["tensorflow", "jax"])
 def test_on_other_frameworks(ranks: Any, folder: Path, framework: str) -> None:
