@@ -6,8 +6,8 @@ from ranktest import rank_test
 
 
 @rank_test(n=[1, 2, 3], door="torch", timeout=90)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_compiled_model_trains_as_the_plain_one_on_the_whole_batch(hvd, backend):
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+def test_a_compiled_model_trains_as_the_plain_one_on_the_whole_batch(hvd, compiler):
     """Both backends trace the model as inductor does, and need no C++ compiler."""
     import torch
     from torch import nn
@@ -17,7 +17,7 @@ def test_a_compiled_model_trains_as_the_plain_one_on_the_whole_batch(hvd, backen
         return nn.Sequential(nn.Linear(12, 30), nn.Tanh(), nn.Dropout(0.0), nn.Linear(30, 3))
 
     plain, ours = model(), model()
-    compiled = torch.compile(ours, backend=backend)
+    compiled = torch.compile(ours, backend=compiler)
     reference = torch.optim.Adam(plain.parameters(), lr=0.01)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.Adam(compiled.parameters(), lr=0.01), named_parameters=compiled.named_parameters()
