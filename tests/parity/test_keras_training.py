@@ -15,8 +15,11 @@ TOLERANCE = 1e-9
 ROWS, BATCH = 96, 24  # over 1, 2 or 3 ranks without a remainder
 
 
-def on_ranks(n, **options):
-    return rank_test(n=n, door="keras", env=ENV, backends=BACKENDS, timeout=90, **options)
+KINDS = ["sgd", "momentum", "adam", "rmsprop", "lars", "clipped", "accumulated"]
+
+
+def on_ranks(n, backends=BACKENDS):
+    return rank_test(n=n, door="keras", env=ENV, backends=backends, timeout=90)
 
 
 def data(rank=0, size=1):
@@ -120,9 +123,22 @@ def check_ranks_train_what_one_process_trains(hvd, kind):
         np.testing.assert_allclose(found[name], values, rtol=1e-5, err_msg=name)
 
 
-@on_ranks([2, 3])
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "rmsprop", "lars", "clipped", "accumulated"])
+@on_ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
 def test_ranks_train_what_one_process_trains(hvd, kind):
+    check_ranks_train_what_one_process_trains(hvd, kind)
+
+
+@on_ranks(3, ["torch"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_three_ranks_train_what_one_process_trains(hvd, kind):
+    check_ranks_train_what_one_process_trains(hvd, kind)
+
+
+@pytest.mark.soak
+@on_ranks(3, ["tensorflow", "jax"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_three_ranks_train_what_one_process_trains_elsewhere(hvd, kind):
     check_ranks_train_what_one_process_trains(hvd, kind)
 
 
@@ -230,8 +246,18 @@ def test_a_train_step_of_one_s_own(hvd):
     assert_same(hvd, model, expected)
 
 
-@on_ranks(3)
+@on_ranks(3, ["torch"])
 def test_a_process_set_trains_while_another_does(hvd):
+    check_process_sets(hvd)
+
+
+@pytest.mark.soak
+@on_ranks(3, ["tensorflow", "jax"])
+def test_a_process_set_trains_while_another_does_elsewhere(hvd):
+    check_process_sets(hvd)
+
+
+def check_process_sets(hvd):
     """Ranks 0 and 2 train a model, rank 1 the same one alone."""
     pair, alone = hvd.add_process_set([0, 2]), hvd.add_process_set([1])
     expected, _ = plain(hvd, "momentum")
