@@ -1,4 +1,4 @@
-"""`farandole study loaders`."""
+"""`farandole study`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from farandole.data.candle.files import BENCHMARKS, PRESETS
+from farandole.study.options import add_kinds, run_file, run_kind
+from farandole.study.table import FORMATS
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -16,6 +18,27 @@ if TYPE_CHECKING:
 __all__ = ["add_study"]
 
 _EXAMPLES = """\
+examples:
+  farandole study strong nt3 --ranks 1,2 --repeats 3            time, accuracy and energy over ranks
+  farandole study strong nt3 --emulate-ranks 1,8,48 --seeds 1,2,3
+                                                                the accuracy of more ranks than there are
+  farandole study weak p1b2 --ranks 1,2 --preset test --framework jax
+  farandole study batch nt3 --batches 20,50,100 --ranks 1 --set epochs=4
+  farandole study lr nt3 --rates 0.001,0.01 --vary lr_scaling=linear,none --ranks 1,2
+  farandole study strong --command "python train.py" --ranks 1,2
+  farandole study studies/nt3-strong.toml --dry-run             what it would run, and how long that takes
+  farandole study strong nt3 --ranks 2,4 --submit sbatch --ranks-per-node 2 --time 00:30:00
+                                                                scripts for Slurm; also pbs and lsf
+  farandole study collect DIR                                   what such jobs have left
+  farandole study table DIR --format latex                      text, markdown, csv or latex
+  farandole study table DIR --scalars tensorboard               every run's loss and accuracy, to be drawn elsewhere
+  farandole study import numbers.csv --out DIR                  others' figures as a study; also the papers' tables
+  farandole study loaders nt3 --data-dir data --loaders pandas,fast --ranks 1,4
+
+A study that was stopped goes on where it was when typed again: points are known by their settings.
+"""
+
+_LOADERS_EXAMPLES = """\
 examples:
   farandole study loaders nt3                                   small files, made for it; a minute
   farandole study loaders nt3 p1b1 p1b2 p1b3 --preset paper     files as large as the papers' (2 GB); an hour
@@ -25,18 +48,117 @@ Results are in DIR/loaders.json. A study that was stopped goes on where it was w
 """
 
 
+class _StudyOrFile(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """`farandole study FILE.toml` is `farandole study file FILE.toml`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.choices = None  # a file is none of them; unknown studies are refused below
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if values and values[0].endswith(".toml"):
+            values = ["file", *values]
+        super().__call__(parser, namespace, values, option_string)
+
+
 def add_study(verbs: Verbs) -> None:
     verb = verbs.add_parser(
-        "study", help="many measurements of one question", description="Measure, and print tables.",
+        "study", help="many measurements of one question", usage="farandole study STUDY|FILE.toml [options]",
+        description="Run many points, keep what each has shown, and print tables.",
         epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
-    actions = verb.add_subparsers(title="studies", metavar="STUDY", required=True)
+    actions: Verbs = verb.add_subparsers(title="studies", metavar="STUDY", required=True, action=_StudyOrFile)
+    add_kinds(actions, run_kind=run_kind, run_file=run_file)
+    _add_table(actions)
+    _add_collect(actions)
+    _add_import(actions)
+    _add_point(actions)
     _add_loaders(actions)
+
+
+def _action(actions: Verbs, name: str, text: str) -> argparse.ArgumentParser:
+    return actions.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+
+
+def _add_table(actions: Verbs) -> None:
+    action = _action(actions, "table", "print a study's table")
+    action.add_argument("folder", type=Path, metavar="DIR")
+    action.add_argument("--format", choices=FORMATS, default="text")
+    action.add_argument("--json", action="store_true", help="the results for programs instead of a table")
+    action.add_argument("--scalars", metavar="WHERE", help="write every epoch's figures for tensorboard, mlflow or wandb")
+    action.set_defaults(run=_table)
+
+
+def _table(options: argparse.Namespace) -> int:
+    from farandole.study.cases import cases_of
+    from farandole.study.folder import StudyFolder
+    from farandole.study.running import as_json
+    from farandole.study.table import as_table
+
+    folder = StudyFolder(options.folder)
+    if options.scalars:
+        from farandole.study.scalars import export
+
+        print(export(folder, options.scalars))
+        return 0
+    plan, results = folder.plan(), list(folder.last_results().values())
+    print(as_json(folder) if options.json else as_table(plan, cases_of(plan["kind"], results), options.format))
+    return 0
+
+
+def _add_collect(actions: Verbs) -> None:
+    action = _action(actions, "collect", "gather the results that jobs of a batch system have left")
+    action.add_argument("folder", type=Path, metavar="DIR")
+    action.set_defaults(run=_collect)
+
+
+def _collect(options: argparse.Namespace) -> int:
+    from farandole.study.collecting import collect, say_collected
+    from farandole.study.folder import StudyFolder
+    from farandole.study.running import summary
+
+    folder = StudyFolder(options.folder)
+    folder.plan()
+    with folder.locked():
+        say_collected(collect(folder))
+    print(summary(folder))
+    return 0
+
+
+def _add_import(actions: Verbs) -> None:
+    action = _action(actions, "import", "make a study of figures from elsewhere")
+    action.add_argument("source", metavar="FILE.csv", help="a table, or the name of one of the papers' tables")
+    action.add_argument("--out", type=Path, metavar="DIR", help="default: out/import-NAME")
+    action.add_argument("--title", help="default: the file's name")
+    action.set_defaults(run=_import)
+
+
+def _import(options: argparse.Namespace) -> int:
+    from farandole.study.importing import import_figures
+    from farandole.study.running import summary
+
+    print(summary(import_figures(options.source, options.out, options.title)))
+    return 0
+
+
+def _add_point(actions: Verbs) -> None:
+    action = _action(actions, "point", "run one point: what generated scripts call")
+    action.add_argument("folder", type=Path, metavar="DIR")
+    action.add_argument("name", metavar="KEY-REPEAT")
+    action.add_argument("--power", action=argparse.BooleanOptionalAction, default=True)
+    action.set_defaults(run=_point)
+
+
+def _point(options: argparse.Namespace) -> int:
+    from farandole.study.collecting import run_as_job
+    from farandole.study.folder import StudyFolder
+
+    return run_as_job(StudyFolder(options.folder), options.name, power=options.power)
 
 
 def _add_loaders(actions: Verbs) -> None:
     action = actions.add_parser(
-        "loaders", help="how long it takes to load the benchmarks' files, with every loader", epilog=_EXAMPLES,
+        "loaders", help="how long it takes to load the benchmarks' files, with every loader", epilog=_LOADERS_EXAMPLES,
         description="Load the benchmarks' files with every loader: the papers' Tables 3 and 4, for this machine.",
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
@@ -56,27 +178,28 @@ def _add_loaders(actions: Verbs) -> None:
 
 
 def _loaders(options: argparse.Namespace) -> int:
-    from farandole.study.loaders import LoaderStudy, run
-    from farandole.study.loaders_text import as_text
+    from farandole.study.loaders import LoaderStudy
+    from farandole.study.options import numbers
 
     chosen = {} if options.loaders is None else {"loaders": [word.strip() for word in options.loaders.split(",")]}
-    study = LoaderStudy(
-        benchmarks=list(dict.fromkeys(options.names)), out=options.out, data_dir=options.data_dir,
-        preset=options.preset, ranks=_numbers(options.ranks), repeats=options.repeats, force=options.force, **chosen,
+    return measure_loaders(
+        LoaderStudy(
+            benchmarks=list(dict.fromkeys(options.names)), out=options.out, data_dir=options.data_dir,
+            preset=options.preset, ranks=numbers("--ranks", options.ranks), repeats=options.repeats, force=options.force,
+            **chosen,
+        ),
+        as_json=options.json,
     )  # fmt: skip
+
+
+def measure_loaders(study: Any, *, as_json: bool = False) -> int:
+    from farandole.study.loaders import run
+    from farandole.study.loaders_text import as_text
+
     try:
         results = run(study)
     except KeyboardInterrupt:
-        print(f"farandole: stopped; type the same again to go on, {options.out} has what there is.", file=sys.stderr)
+        print(f"farandole: stopped; type the same again to go on, {study.out} has what there is.", file=sys.stderr)
         return 130
-    print(json.dumps(results, indent=1) if options.json else as_text(results))
+    print(json.dumps(results, indent=1) if as_json else as_text(results))
     return 0
-
-
-def _numbers(text: str) -> list[int]:
-    from farandole.errors import SettingsError
-
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise SettingsError(f"--ranks {text}: give numbers, e.g. --ranks 1,2") from None

@@ -113,7 +113,7 @@ def verdict(cases: Sequence[Scaled]) -> str:
     if good is last:
         return f"Efficient to {last.ranks} ranks ({last.efficiency:.0%}), the most that were tried."
     first_bad = next(case for case in beyond if case.efficiency < ENOUGH)
-    why = f"{_WORDS[main_cause(first_bad)]} costs most ({_share(first_bad)} of the time at {first_bad.ranks} ranks)"
+    why = f"most is lost to {_WORDS[main_cause(first_bad)]} ({_share(first_bad)} of the time at {first_bad.ranks} ranks)"
     if good is None:
         return f"Not efficient at {first_bad.ranks} ranks ({first_bad.efficiency:.0%}): {why}."
     return f"Efficient to {good.ranks} ranks ({good.efficiency:.0%}); beyond that {why}."

@@ -68,10 +68,10 @@ def test_verdicts() -> None:
     four, eight = a_case(4, 0.85, "wait"), a_case(8, 0.5, "wait")
     assert efficient_to([eight, one, four, two]) is four
     assert verdict([eight, one, four, two]) == (
-        "Efficient to 4 ranks (85%); beyond that waiting for slower ranks costs most (50% of the time at 8 ranks)."
+        "Efficient to 4 ranks (85%); beyond that most is lost to waiting for slower ranks (50% of the time at 8 ranks)."
     )
     assert verdict([one, two]) == "Efficient to 2 ranks (95%), the most that were tried."
-    assert verdict([one, eight]).startswith("Not efficient at 8 ranks (50%): waiting for slower ranks")
+    assert verdict([one, eight]).startswith("Not efficient at 8 ranks (50%): most is lost to waiting for slower ranks")
     assert "nothing to compare" in verdict([one])
 
 

@@ -1,0 +1,125 @@
+"""The cases of a study: results of the same settings, repeated or with other seeds, as one, with median and spread."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from farandole.study.scaling import Scaled, scaled
+
+__all__ = ["Case", "Spread", "cases_of", "trained_as", "work_of"]
+
+_NOT_COMPARED = ("ranks", "nodes", "emulate_ranks", "seed")
+"""Cases that differ only in these belong to one series."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """The middle of several measurements, and how far they lie apart."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(kw_only=True, slots=True)
+class Case:
+    """One row of a table."""
+
+    settings: Mapping[str, Any]
+    """Without the seed where there are several."""
+    figures: dict[str, Spread] = field(default_factory=dict)
+    """Those that are known."""
+    marks: list[str] = field(default_factory=list)
+    runs: int = 0
+    failed: int = 0
+    reason: str = ""
+    """Of the last run that failed."""
+    metric: str = "accuracy"
+    base: Case | None = None
+    """What it is compared to; None where that is not known."""
+    scaled: Scaled | None = None
+
+    @property
+    def ranks(self) -> int:
+        return int(self.settings.get("ranks", 1))
+
+    @property
+    def modelled(self) -> bool:
+        """Whether its watts and joules are a model's."""
+        return "modelled power" in self.marks
+
+    def median(self, name: str) -> float | None:
+        return self.figures[name].median if name in self.figures else None
+
+    @property
+    def medians(self) -> dict[str, float | None]:
+        return {name: spread.median for name, spread in self.figures.items()}
+
+
+def trained_as(settings: Mapping[str, Any]) -> int:
+    """As how many ranks: those emulated, or those there are."""
+    return int(settings.get("emulate_ranks") or settings.get("ranks", 1))
+
+
+def work_of(kind: str) -> str:
+    """How the time is expected to follow the ranks."""
+    return kind if kind in ("strong", "weak") else "same"
+
+
+def cases_of(kind: str, results: Sequence[Mapping[str, Any]]) -> list[Case]:
+    """Results are the last attempts at every point; cases come in the order of the first of them."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for result in results:
+        groups.setdefault(_same(result["settings"], ("seed",)), []).append(result)
+    cases = [_case(found) for found in groups.values()]
+    for case in cases:
+        case.base = _base(kind, case, cases)
+        case.scaled = _scaled(kind, case)
+    return cases
+
+
+def _case(results: Sequence[Mapping[str, Any]]) -> Case:
+    good = [result for result in results if result["status"] == "ok"]
+    bad = [result for result in results if result["status"] != "ok"]
+    settings = dict(results[0]["settings"])
+    if len({result["settings"].get("seed") for result in results}) > 1:
+        settings.pop("seed")
+    case = Case(settings=settings, runs=len(good), failed=len(bad), reason=str(bad[-1]["reason"]) if bad else "")
+    case.marks = list(dict.fromkeys(mark for result in results for mark in result.get("marks", ())))
+    for name in dict.fromkeys(name for result in good for name in result["figures"]):
+        values = [result["figures"].get(name) for result in good]
+        numbers = [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+        if numbers:
+            case.figures[name] = Spread(
+                median=statistics.median(numbers), low=min(numbers), high=max(numbers), count=len(numbers)
+            )
+    case.metric = next((str(r["figures"]["metric"]) for r in good if r["figures"].get("metric")), "accuracy")
+    return case
+
+
+def _base(kind: str, case: Case, cases: Sequence[Case]) -> Case | None:
+    """Fewest ranks of the same series; batches and rates: the first case with the same ranks."""
+    known = [one for one in cases if one.median("total_s") is not None]
+    if work_of(kind) == "same":
+        same = [one for one in known if (one.ranks, trained_as(one.settings)) == (case.ranks, trained_as(case.settings))]
+        return same[0] if same else None
+    series = [one for one in known if _same(one.settings, _NOT_COMPARED) == _same(case.settings, _NOT_COMPARED)]
+    return min(series, key=lambda one: (trained_as(one.settings), one.ranks), default=None)
+
+
+def _scaled(kind: str, case: Case) -> Scaled | None:
+    """None for emulated ranks too: one rank that stands for many says nothing of their speed."""
+    if case.base is None or case.settings.get("emulate_ranks") or case.base.settings.get("emulate_ranks"):
+        return None
+    return scaled(
+        case.base.medians, case.medians, base_ranks=case.base.ranks, ranks=case.ranks, work=work_of(kind)
+    )
+
+
+def _same(settings: Mapping[str, Any], without: Sequence[str]) -> str:
+    return json.dumps({name: value for name, value in settings.items() if name not in without}, sort_keys=True)

@@ -1,0 +1,100 @@
+"""Results of points that jobs of a batch system have run: each leaves `result.json`, one process gathers them.
+
+Many jobs appending to one file of a network file system lose lines; this way results.jsonl has one writer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from farandole.errors import DataError
+from farandole.study.figures import Figures, energy_figures
+from farandole.study.folder import StudyFolder
+from farandole.study.pointrun import PointRunner
+from farandole.study.points import Point
+
+__all__ = ["collect", "job_of", "run_as_job", "sacct_energy_j"]
+
+RESULT = "result.json"
+_ANSWER_S = 60.0
+_JOBS = {"SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs", "LSB_JOBID": "lsf"}
+
+
+def run_as_job(folder: StudyFolder, name: str, *, power: bool) -> int:
+    """What a generated script calls: the point `KEY-REPEAT`, whose result is left in its run directory."""
+    plan = folder.plan()
+    points = {f"{p['key']}-{p['repeat']}": Point(**p) for p in plan["points"]}
+    if name not in points:
+        raise DataError(f"{folder.path} has no point {name}; there are {', '.join(points)}")
+    result = PointRunner(folder=folder, kind=plan["kind"], power=power).run(points[name])
+    result["job"] = job_of(os.environ)
+    file = folder.path / result["run"] / RESULT
+    partial = file.with_name(f".{RESULT}")
+    partial.write_text(json.dumps(result, indent=1) + "\n")
+    partial.replace(file)
+    return 0 if result["status"] == "ok" else 1
+
+
+def job_of(environment: Mapping[str, str]) -> dict[str, str] | None:
+    return next(({"system": system, "id": environment[name]} for name, system in _JOBS.items() if environment.get(name)), None)
+
+
+def collect(folder: StudyFolder) -> int:
+    """Append what jobs have left and is not in results.jsonl yet; how many. Energy is Slurm's where it has any."""
+    known = {result["run"] for result in folder.results()}
+    found = [_read(file) for file in sorted(folder.path.glob(f"points/*/{RESULT}"))]
+    new = [result for result in found if result["run"] not in known]
+    for result in sorted(new, key=lambda result: result["started"]):
+        _add_accounted(result)
+        folder.append(result)
+    return len(new)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} is no result ({error}). Remove it.") from None
+    return content
+
+
+def _add_accounted(result: dict[str, Any]) -> None:
+    """Joules of all nodes of a job, as Slurm has counted them, where we have measured none."""
+    job = result.get("job") or {}
+    if job.get("system") != "slurm" or result["status"] != "ok":
+        return
+    if result["figures"].get("power_provenance") in ("measured-node", "measured-component"):
+        return
+    joules, seconds = sacct_energy_j(job["id"]), result["wall_s"]
+    if joules is None:
+        return
+    figures = Figures(values=result["figures"], reasons=result["reasons"])
+    energy_figures(
+        figures,
+        {"energy_j": joules, "mean_w": joules / seconds, "reason": "", "provenance": "measured-node"},
+    )
+    result["energy_source"] = f"sacct, job {job['id']}: the whole job, from its start to its end"
+    result["marks"] = [mark for mark in result["marks"] if mark != "modelled power"] + ["energy from sacct"]
+
+
+def sacct_energy_j(job: str) -> float | None:
+    """None where Slurm keeps no account of energy, or has none of this job."""
+    words = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=ConsumedEnergyRaw", f"--jobs={job}"]
+    try:
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    values = [line.strip() for line in answer.stdout.splitlines()]
+    # Slurm writes 0 where it has no meter, and 2^64 - 2 where a meter has failed.
+    joules = [float(value) for value in values if value.isdecimal() and 0 < int(value) < 2**63]
+    return joules[0] if joules else None
+
+
+def say_collected(count: int) -> None:
+    print(f"farandole: {count} result{'s' * (count != 1)} of jobs collected", file=sys.stderr)

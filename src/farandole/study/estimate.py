@@ -1,0 +1,70 @@
+"""How long a point will take: a rough guess before the first has run, its own measurements afterwards."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from farandole.study.points import LONG, Point
+
+__all__ = ["Estimate", "usable_cores"]
+
+_START_S = 8.0
+"""Python, the framework, MPI, the data: once a run."""
+_SECONDS_A_SAMPLE = {
+    ("nt3", "demo"): 6e-3, ("nt3", "test"): 4e-4, ("nt3", "paper"): 2.0,
+    ("p1b1", "demo"): 1e-3, ("p1b1", "test"): 1e-4, ("p1b1", "paper"): 0.12,
+    ("p1b2", "demo"): 4e-4, ("p1b2", "test"): 1e-4, ("p1b2", "paper"): 8e-3,
+    ("p1b3", "demo"): 1e-4, ("p1b3", "test"): 5e-5, ("p1b3", "paper"): 5e-3,
+}  # fmt: skip
+"""Of one rank on one core of a virtual machine, forward and backward; good for a factor of 3."""
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+class Estimate:
+    """Learns from points that have ended: `seconds` of the others get better."""
+
+    def __init__(self, finished: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._ratios: list[float] = []
+        for result in finished:
+            self.learn(result)
+
+    def learn(self, result: Mapping[str, Any]) -> None:
+        if result["status"] == "ok" and result.get("wall_s"):
+            self._ratios.append(result["wall_s"] / _guess_s(result["settings"]))
+
+    @property
+    def measured(self) -> bool:
+        return bool(self._ratios)
+
+    def seconds(self, points: Sequence[Point]) -> float:
+        """Of these points, one after the other."""
+        ratio = statistics.median(self._ratios) if self._ratios else 1.0
+        return ratio * sum(_guess_s(point.settings) for point in points)
+
+
+def _guess_s(settings: Mapping[str, Any]) -> float:
+    if "command" in settings:
+        return 60.0
+    crowd = max(1.0, settings["ranks"] / usable_cores())
+    cost = _SECONDS_A_SAMPLE[settings["benchmark"], settings["preset"]]
+    return crowd * (_START_S + cost * _samples_a_rank(settings))
+
+
+def _samples_a_rank(settings: Mapping[str, Any]) -> float:
+    """That go through the model on every rank there is."""
+    from farandole.data.candle.files import BENCHMARKS
+    from farandole.train.plan import make_plan
+    from farandole.train.settings import RunSettings
+
+    run = {LONG.get(name, name): value for name, value in settings.items() if name not in ("ranks", "nodes")}
+    rows = BENCHMARKS[settings["benchmark"]].presets[settings["preset"]].rows
+    # A batch that does not fit will fail at once; here it counts like one that does.
+    run["batch_size"] = min(run["batch_size"], max(1, rows // max(settings["ranks"], settings.get("emulate_ranks") or 1)))
+    plan = make_plan(RunSettings.from_flat(run | {"batch_scaling": "none"}), rows, settings["ranks"])
+    return float(plan.epochs * plan.steps * plan.local_batch * plan.passes)

@@ -1,0 +1,145 @@
+"""The figures of a point, from the run directory that `farandole run` has left and the power sampled meanwhile."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from farandole.errors import DataError
+
+__all__ = ["FIGURES", "Figures", "energy_figures", "figures_of_command", "figures_of_run"]
+
+FIGURES = {
+    "total_s": "seconds of the whole run, of the slowest rank",
+    "start_s": "seconds until Python, the framework and MPI were there; this and the phases below: mean over the ranks",
+    "load_s": "reading files",
+    "preprocess_s": "labels, scaling, splitting",
+    "build_s": "the model and its optimizer",
+    "broadcast_s": "every rank gets rank 0's weights, with the wait for ranks that load longer",
+    "train_s": "epochs with validation",
+    "evaluate_s": "the test data",
+    "save_s": "comparing and writing the model",
+    "epoch_s": "an epoch with validation, median",
+    "step_s": "a step, median",
+    "samples_per_s": "over all ranks, of the best epoch, without validation",
+    "comm_bytes": "gradients sent by a rank, mean",
+    "comm_s": "seconds they took, mean over the ranks",
+    "exposed_s": "the part of comm_s in which training waited, mean over the ranks",
+    "wait_s": "the part of exposed_s in which a rank waited for slower ones, mean",
+    "data_stall_s": "seconds in which training waited for data, mean",
+    "peak_bytes": "the most memory of a rank",
+    "cpu_s": "processor seconds of the run and its children",
+    "energy_j": "joules of all nodes, from the run's start to its end",
+    "power_w": "mean watts, of all nodes",
+    "energy_per_sample_j": "energy_j over the samples trained on, epochs counted",
+    "edp_js": "energy-delay product: energy_j x total_s",
+    "loss": "of the last epoch, training data",
+    "accuracy": "of the last epoch, training data; P1B1: correlation, P1B3: R2 (`metric` says which)",
+    "test_loss": "of the trained model, test data",
+    "test_accuracy": "the same metric, test data",
+    "global_batch": "samples of a step over all ranks, emulated ones too",
+    "local_batch": "samples of a rank in a step",
+    "epochs": "of a rank",
+    "parameters": "of the model",
+}
+"""Every figure of a result, and what it means. Null is unknown; `reasons` then says why."""
+_PHASES = ("start", "load", "preprocess", "build", "broadcast", "train", "evaluate", "save")
+_NO_TRACE = "the run's record has none; the timeline may show it"
+
+
+@dataclass(kw_only=True, slots=True)
+class Figures:
+    """Values by name, and why those that are null are."""
+
+    values: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(FIGURES) | {"power_provenance": "none"})
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def add(self, found: Mapping[str, Any], reason: str = "") -> None:
+        for name, value in found.items():
+            self.values[name] = value
+            if value is None and reason:
+                self.reasons.setdefault(name, reason)
+            elif value is not None:
+                self.reasons.pop(name, None)
+
+
+def figures_of_run(folder: Path) -> Figures:
+    """Without power. DataError where there is no record."""
+    try:
+        record = json.loads((folder / "run.json").read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"the run has left no record: {folder / 'run.json'}: {error}") from error
+    figures = Figures()
+    figures.add(_times(record))
+    figures.add(_communication(record), _NO_TRACE)
+    figures.add(_quality(record), "nothing was trained")
+    plan = record["plan"]
+    figures.add({
+        "global_batch": plan["global_batch"], "local_batch": plan["local_batch"], "epochs": plan["epochs"],
+        "parameters": record["parameters"], "peak_bytes": max(record["memory"]["peak_bytes"]),
+        "hosts": len(set(record["hosts"])), "samples": plan["samples_per_epoch"] * len(record["epochs"]),
+    })  # fmt: skip
+    return figures
+
+
+def _times(record: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = record["seconds"]
+    phases = {f"{name}_s": _mean(seconds[name]["ranks"]) for name in _PHASES if name in seconds}
+    return {
+        "total_s": seconds["total"]["max"], **phases, "epoch_s": record["epoch_s"]["median"],
+        "step_s": record["step_s"]["median"], "samples_per_s": record["samples_per_s"],
+    }  # fmt: skip
+
+
+def _communication(record: Mapping[str, Any]) -> dict[str, Any]:
+    told = record["communication"]
+    return {
+        "comm_bytes": _mean(told["bytes"]), "comm_s": _mean(told["seconds"]), "exposed_s": _mean(told["exposed_s"]),
+        "wait_s": _mean(told.get("wait_s")), "data_stall_s": _mean(record.get("data_stall_s")),
+    }  # fmt: skip
+
+
+def _quality(record: Mapping[str, Any]) -> dict[str, Any]:
+    from farandole.benchmarks import benchmark
+
+    metric, final = benchmark(record["benchmark"]).watched, record["final"]
+    return {
+        "loss": final["train"].get("loss"), "accuracy": final["train"].get(metric),
+        "test_loss": final["test"].get("loss"), "test_accuracy": final["test"].get(metric), "metric": metric,
+    }  # fmt: skip
+
+
+def figures_of_command(wall_s: float, phases_s: Mapping[str, float], told: Mapping[str, Any]) -> Figures:
+    """Of a user's own program: what was seen from outside, the phases it marks and the figures it has written."""
+    unknown = sorted({*told} - {*FIGURES, "metric", "samples"})
+    if unknown:
+        raise DataError(f"unknown figure {', '.join(unknown)}; known: {', '.join(FIGURES)}, metric, samples")
+    figures = Figures()
+    figures.add(dict.fromkeys(FIGURES), "the program has not told it")
+    figures.add({"total_s": wall_s})
+    figures.add({f"{name}_s": seconds for name, seconds in phases_s.items() if f"{name}_s" in FIGURES})
+    figures.add(told)
+    return figures
+
+
+def energy_figures(figures: Figures, energy: Mapping[str, Any]) -> None:
+    """`energy` is the total of a power report: joules, watts, and how they are known."""
+    joules, total_s = energy["energy_j"], figures.values["total_s"]
+    samples = figures.values.get("samples")
+    figures.add(
+        {
+            "energy_j": joules, "power_w": energy["mean_w"],
+            "energy_per_sample_j": joules / samples if joules is not None and samples else None,
+            "edp_js": joules * total_s if joules is not None and total_s else None,
+        },
+        energy["reason"] or "the samples are not known",
+    )  # fmt: skip
+    figures.values["power_provenance"] = str(energy["provenance"])
+
+
+def _mean(values: Sequence[float] | None) -> float | None:
+    return statistics.fmean(values) if values else None

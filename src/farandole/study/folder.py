@@ -1,0 +1,173 @@
+"""A study's folder: `study.json`, the plan, and `results.jsonl`, a line for every attempt that has ended.
+
+Results are only ever appended to. One study writes at a time; a line that a crash has cut is dropped and said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from farandole.errors import DataError
+from farandole.study.points import Point
+
+__all__ = ["PLAN", "RESULTS", "SCHEMA", "StudyFolder", "now"]
+
+SCHEMA = 1
+PLAN, RESULTS = "study.json", "results.jsonl"
+_IDENTITY = ("kind", "benchmark", "preset", "fixed")
+_RESULT_KEYS = ("schema", "study", "key", "settings", "repeat", "status", "figures")
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class StudyFolder:
+    """Read and written by the study; read by tables and pages."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / PLAN).exists()
+
+    def plan(self) -> dict[str, Any]:
+        """What is in study.json."""
+        file = self.path / PLAN
+        try:
+            content = json.loads(file.read_text())
+        except FileNotFoundError:
+            raise DataError(f"{self.path} holds no study: there is no {PLAN} in it.") from None
+        except (OSError, ValueError) as error:
+            raise DataError(f"{file} cannot be read ({error}). Choose another folder.") from None
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA or "points" not in content:
+            raise DataError(f"{file} is no study of this version (schema {SCHEMA}). Choose another folder.")
+        return content
+
+    def write_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """Points of before stay; a folder that holds another study is refused."""
+        merged = {"schema": SCHEMA, **plan, "created": now()}
+        if self.exists:
+            old = self.plan()
+            self._check_same(old, plan)
+            merged["created"] = old["created"]
+            known = {(point["key"], point["repeat"]) for point in plan["points"]}
+            merged["points"] = [p for p in old["points"] if (p["key"], p["repeat"]) not in known] + list(plan["points"])
+        elif (self.path / RESULTS).exists():
+            raise DataError(f"{self.path} has {RESULTS} but no {PLAN}: choose another --out.")
+        self._write(PLAN, json.dumps(merged, indent=1) + "\n")
+        return merged
+
+    def _check_same(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        for name in _IDENTITY:
+            if old.get(name) != new.get(name):
+                raise DataError(
+                    f"{self.path} holds another study: {old.get('title')!r} ({name}: {_brief(old.get(name))}), not "
+                    f"{new.get('title')!r} ({name}: {_brief(new.get(name))}). Choose another --out."
+                )
+
+    def results(self) -> list[dict[str, Any]]:
+        """Every attempt, in order. A last line that was cut is dropped, which is said."""
+        file = self.path / RESULTS
+        lines = file.read_text(errors="replace").splitlines() if file.exists() else []
+        plan = self.plan()
+        keys = {point["key"] for point in plan["points"]}
+        found = []
+        for number, line in enumerate(lines, 1):
+            try:
+                found.append(_result(json.loads(line)))
+            except ValueError:
+                if number == len(lines):
+                    print(f"farandole: {file}: the last line was cut in the middle and is dropped", file=sys.stderr)
+                    break
+                raise DataError(f"{file}, line {number}: {line[:60]!r} is no result. Repair or remove it.") from None
+            if found[-1]["study"] != plan["kind"] or found[-1]["key"] not in keys:
+                raise DataError(
+                    f"{file}, line {number} is of another study ({found[-1]['study']}, {found[-1]['key']}): a folder holds "
+                    "one. Move that line to a folder of its own."
+                )
+        return found
+
+    def last_results(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Of every point that has ended, its last attempt."""
+        return {(result["key"], result["repeat"]): result for result in self.results()}
+
+    def missing(self, points: Sequence[Point]) -> list[Point]:
+        """Points without a good result; failed ones are worth another try."""
+        done = self.last_results()
+        return [p for p in points if done.get((p.key, p.repeat), {}).get("status") != "ok"]
+
+    def append(self, result: Mapping[str, Any]) -> None:
+        """On the disk when it returns. What a crash has left of a line before is removed."""
+        file = self.path / RESULTS
+        with file.open("ab+") as stream:
+            _drop_cut_line(stream)
+            stream.write((json.dumps(result) + "\n").encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def new_run(self, point: Point) -> str:
+        """A folder for the next attempt, relative to the study; those before are kept."""
+        for attempt in range(1, 10_000):
+            name = f"points/{point.name}" + (f"-{attempt}" if attempt > 1 else "")
+            with contextlib.suppress(FileExistsError):
+                (self.path / name).mkdir(parents=True)
+                return name
+        raise DataError(f"{self.path}/points/{point.name} was tried 10,000 times")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """One study at a time writes here."""
+        self._make()
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(f"another study is writing into {self.path}. Wait for it, or choose another --out.") from None
+            yield
+
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be made: {error.strerror}. Choose another --out.") from error
+
+    def _write(self, name: str, text: str) -> None:
+        """Whole or not at all."""
+        self._make()
+        partial = self.path / f".{name}.{os.getpid()}"
+        partial.write_text(text)
+        partial.replace(self.path / name)
+
+
+def _result(content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict) or any(name not in content for name in _RESULT_KEYS):
+        raise ValueError("no result")
+    return content
+
+
+def _drop_cut_line(stream: Any) -> None:
+    """The end of the file becomes the end of a line."""
+    stream.seek(0)
+    *_, last = stream.read().split(b"\n")
+    if not last:
+        return
+    try:
+        json.loads(last)
+        stream.write(b"\n")
+    except ValueError:
+        stream.truncate(stream.tell() - len(last))
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 120 else f"{text[:117]}..."

@@ -1,0 +1,137 @@
+"""Figures from elsewhere as a study: a CSV file, or one of the papers' tables that are shipped with this package."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from farandole.errors import DataError, SettingsError
+from farandole.study.figures import FIGURES, Figures
+from farandole.study.folder import SCHEMA, StudyFolder, now
+from farandole.study.points import Point, as_name
+
+__all__ = ["import_figures", "papers_tables"]
+
+PROVENANCES = ("measured-node", "measured-component", "modelled", "none")
+_A_RANK = {"power_w_a_rank": "power_w", "energy_j_a_rank": "energy_j"}
+"""Columns that are multiplied by the ranks."""
+_TEXT = ("metric", "power_provenance")
+_DERIVED = ("runs", "failed", "marks", "speedup", "efficiency")
+"""Columns of our own tables that say nothing new."""
+
+
+def papers_tables() -> dict[str, dict[str, Any]]:
+    """By name, each with its `source`; figures as printed."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in sorted(files("farandole.study").joinpath("papers").iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".toml"):
+            paper = tomllib.loads(file.read_text())
+            source = f"{paper['authors']}: {paper['title']}. {paper['venue']}"
+            for table in paper["table"]:
+                found[table["name"]] = {**table, "source": source, "machine": paper["machine"]}
+    return found
+
+
+def import_figures(source: str, out: Path | None, title: str | None) -> StudyFolder:
+    """The folder of a new study. `source` is a CSV file or the name of a table."""
+    if source in papers_tables():
+        table = papers_tables()[source]
+        rows = [{**table["settings"], **dict(zip(table["columns"], row))} for row in table["rows"]]
+        told = f"{table['source']}; {table['where']}"
+        provenance, kind, notes = table.get("power_provenance", "none"), table["kind"], table.get("notes", [])
+        name = source
+    else:
+        rows, told, provenance, kind, notes, name = *_read(Path(source)), "", "strong", [], Path(source).stem
+    folder = StudyFolder(out or Path("out", f"import-{name}"))
+    lines = list(_results(rows, kind, provenance))
+    if folder.exists:
+        raise DataError(f"{folder.path} holds a study already: choose another --out")
+    folder.write_plan({
+        "kind": kind, "title": title or name, "benchmark": rows[0].get("benchmark"), "preset": None,
+        "command": f"farandole study import {source} --out {folder.path}", "source": told, "notes": notes,
+        "fixed": {}, "base": lines[0]["settings"], "environment": None, "git": None,
+        "points": [{name: line[name] for name in ("key", "settings", "repeat")} for line in lines],
+    })  # fmt: skip
+    for line in lines:
+        folder.append(line)
+    return folder
+
+
+def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
+    if path.suffix != ".csv" or not path.exists():
+        raise SettingsError(
+            f"{path}: no CSV file, and no table of the papers. There are {', '.join(papers_tables())}."
+        )
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        rows = [{name: _value(text) for name, text in row.items()} for row in reader]
+    if not rows:
+        raise DataError(f"{path} has no rows")
+    return rows, str(path)
+
+
+def _value(text: str | None) -> Any:
+    if text is None or text == "":
+        return None
+    try:
+        number = json.loads(text)
+    except ValueError:
+        return text
+    return number if isinstance(number, (int, float)) else text
+
+
+def _results(rows: Sequence[Mapping[str, Any]], kind: str, provenance: str) -> Iterator[dict[str, Any]]:
+    seen: dict[str, int] = {}
+    for row in rows:
+        settings, figures = _split(row)
+        told = Figures()
+        told.add(dict.fromkeys(FIGURES), "not in what was imported")
+        told.add(figures)
+        _check_power(told.values, row.get("power_provenance") or provenance)
+        point = Point(settings=settings)
+        repeat = seen[point.key] = seen.get(point.key, -1) + 1
+        yield {
+            "schema": SCHEMA, "study": kind, "key": point.key, "settings": settings, "repeat": repeat, "status": "ok",
+            "reason": None, "started": now(), "wall_s": None, "run": None, "marks": _marks(settings, told.values),
+            "figures": told.values, "reasons": told.reasons,
+        }  # fmt: skip
+
+
+def _split(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings and figures; a column of numbers in seconds, joules or watts that we do not know is a figure as well."""
+    ranks = row.get("ranks")
+    if type(ranks) is not int or ranks < 1:
+        raise DataError(f"ranks={ranks!r}: every row needs a column `ranks` with a whole number from 1 on")
+    settings: dict[str, Any] = {"ranks": ranks, "nodes": row.get("nodes") or ranks}
+    figures: dict[str, Any] = {}
+    for name, value in row.items():
+        if name is None or name in _DERIVED or name.endswith(("_min", "_max")) or value is None:
+            continue
+        if name in _A_RANK:
+            figures[_A_RANK[name]] = value * ranks
+        if name in FIGURES and name != "epochs" or name in _TEXT or name.endswith(("_s", "_j", "_w", "_a_rank")):
+            figures[name] = value
+        else:
+            settings[as_name(name)] = value
+    return settings, figures
+
+
+def _check_power(figures: dict[str, Any], provenance: str) -> None:
+    has_power = any(figures.get(name) is not None for name in ("power_w", "energy_j"))
+    if provenance not in PROVENANCES or (has_power and provenance == "none"):
+        raise DataError(
+            f"power_provenance={provenance!r}: watts and joules need a column power_provenance that says how they are "
+            f"known: {', '.join(PROVENANCES)}"
+        )
+    figures["power_provenance"] = provenance if has_power else "none"
+
+
+def _marks(settings: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]:
+    modelled = ["modelled power"] if figures["power_provenance"] == "modelled" else []
+    emulated = ["emulated ranks"] if settings.get("emulate_ranks") else []
+    return ["imported", *emulated, *modelled]

@@ -1,0 +1,187 @@
+"""The options of `farandole study strong|weak|batch|lr` and of study files, and what is done with them."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farandole.benchmarks import NAMES
+from farandole.errors import SettingsError
+from farandole.train.settings import FRAMEWORKS, PRESETS
+
+if TYPE_CHECKING:
+    from farandole.study.folder import StudyFolder
+    from farandole.study.settings import StudySettings
+
+    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+
+__all__ = ["add_kinds", "numbers", "run_file", "run_kind"]
+
+_KINDS = {
+    "strong": "the same work on more and more ranks",
+    "weak": "as much work for every rank, on more and more ranks",
+    "batch": "batch sizes",
+    "lr": "learning rates and how they follow the ranks",
+}
+_AXES = {"ranks": "ranks", "emulate_ranks": "emulate_ranks", "batches": "batch_size", "rates": "rate", "seeds": "seed"}
+"""Options that hold lists, and the settings they are of."""
+
+
+def add_kinds(
+    actions: Verbs, *, run_kind: Callable[[argparse.Namespace], int], run_file: Callable[[argparse.Namespace], int]
+) -> None:
+    for kind, text in _KINDS.items():
+        action = actions.add_parser(kind, help=text, description=f"Study {text}.", allow_abbrev=False)
+        _add_what(action)
+        _add_how(action)
+        action.set_defaults(run=run_kind, kind=kind)
+    action = actions.add_parser("file", help="FILE.toml: a study file; see studies/", description="Run a study file.", allow_abbrev=False)
+    action.add_argument("file", type=Path, metavar="FILE.toml")
+    _add_how(action)
+    action.set_defaults(run=run_file)
+
+
+def _add_what(action: argparse.ArgumentParser) -> None:
+    add = action.add_argument
+    # fmt: off
+    add("benchmark", nargs="?", default="", metavar="NAME", help=", ".join(NAMES))
+    add("--command", default="", metavar="'CMD'", help="a program of your own instead; {ranks} and other settings are filled in")
+    add("--ranks", metavar="1,2,4", help="how many ranks")
+    add("--emulate-ranks", metavar="1,8,48", help="train as so many ranks would, on the ranks there are")
+    add("--batches", metavar="20,40", help="samples a rank takes in a step")
+    add("--rates", metavar="0.001,0.01", help="learning rates of one rank")
+    add("--seeds", metavar="1,2,3", help="of weights, orders and dropout")
+    add("--vary", action="append", default=[], metavar="NAME=a,b", help="any other setting of `farandole run`, varied")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="any setting of `farandole run`, fixed")
+    add("--framework", choices=FRAMEWORKS, help="what Keras computes with; default: torch")
+    add("--title", help="of table and page")
+    # fmt: on
+
+
+def _add_how(action: argparse.ArgumentParser) -> None:
+    add = action.add_argument
+    # fmt: off
+    add("--preset", choices=PRESETS, help="how large; default: demo")
+    add("--repeats", type=int, metavar="R", help="runs of every point; default: 1")
+    add("--out", type=Path, metavar="DIR", help="the study's folder; default: one under out/")
+    add("--dry-run", action="store_true", help="show the points and an estimate, run nothing")
+    add("--power", action=argparse.BooleanOptionalAction, default=True, help="sample this node's power; on unless --no-power")
+    add("--scalars", metavar="WHERE", help="afterwards, every epoch's figures for tensorboard, mlflow or wandb")
+    add("--submit", metavar="SYSTEM", help="write scripts for sbatch, pbs or lsf instead of running")
+    add("--ranks-per-node", type=int, metavar="K", help="for --submit; default: all ranks on one node")
+    add("--time", default="01:00:00", metavar="HH:MM:SS", help="for --submit: the limit of a job; default: 1 h")
+    add("--directive", action="append", default=[], metavar="'WORDS'", help="for --submit: a further line, e.g. '--partition=short'")
+    # fmt: on
+
+
+def run_kind(options: argparse.Namespace) -> int:
+    from farandole.study.settings import StudySettings
+
+    axes = {name: _list(f"--{option.replace('_', '-')}", getattr(options, option)) for option, name in _AXES.items()}
+    varied = {name: _list(f"--vary {name}", text) for name, text in map(_pair, options.vary)}
+    fixed = {name: _literal(text) for name, text in map(_pair, options.set)}
+    given = {name: getattr(options, name) for name in ("preset", "framework", "repeats", "ranks_per_node", "out")}
+    study = StudySettings(
+        kind=options.kind, benchmark=options.benchmark, command=options.command, title=options.title or "",
+        axes={name: values for name, values in axes.items() if values} | varied, settings=fixed,
+        **{name: value for name, value in given.items() if value is not None},
+    )  # fmt: skip
+    return _perform(study, options)
+
+
+def run_file(options: argparse.Namespace) -> int:
+    from farandole.study.settings import StudySettings, read_toml
+
+    over = {name: getattr(options, name) for name in ("preset", "repeats", "ranks_per_node", "out")}
+    content = read_toml(options.file, **over)
+    if content["kind"] == "loaders":
+        return _loaders(content, options)
+    return _perform(StudySettings(**content), options)
+
+
+def _loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
+    from farandole.study.command import measure_loaders
+    from farandole.study.loaders import LoaderStudy
+
+    given = {name: value for name, value in content.items() if name not in ("kind", "title")}
+    if "data_dir" in given:
+        given["data_dir"] = Path(given["data_dir"])
+    study = LoaderStudy(**given)
+    if options.dry_run:
+        print(
+            f"{content.get('title', 'loaders')}: {', '.join(study.benchmarks)} ({study.preset or 'test'}) with "
+            f"{', '.join(study.loaders)}, {', '.join(map(str, study.ranks))} at once, {study.repeats} times; results: {study.out}"
+        )
+        return 0
+    return measure_loaders(study)
+
+
+def _perform(study: StudySettings, options: argparse.Namespace) -> int:
+    from farandole.study.folder import StudyFolder
+    from farandole.study.running import plan_text, run_study
+
+    assert study.out is not None
+    folder = StudyFolder(study.out)
+    if options.dry_run:
+        print(plan_text(study, folder))
+        return 0
+    try:
+        with folder.locked():
+            if options.submit:
+                return _submit(study, folder, options)
+            code = run_study(study, folder, command=sys.argv[1:], power=options.power)
+    except KeyboardInterrupt:
+        print(f"\nfarandole: stopped; type the same again to go on, {folder.path} has what there is.", file=sys.stderr)
+        return 130
+    if options.scalars:
+        from farandole.study.scalars import export
+
+        print(export(folder, options.scalars))
+    return code
+
+
+def _submit(study: StudySettings, folder: StudyFolder, options: argparse.Namespace) -> int:
+    from farandole.study.running import prepare_data, write_plan
+    from farandole.study.submit import JobSettings, write_scripts
+
+    job = JobSettings(system=options.submit, time=options.time, directives=options.directive, power=options.power)
+    points = folder.missing(write_plan(study, folder, sys.argv[1:]))
+    prepare_data(points)
+    script = write_scripts(folder, points, job)
+    print(f"{len(points)} scripts in {folder.path / 'scripts'}. Submit them all:\n  sh {script}\nand when they have ended:")
+    print(f"  farandole study collect {folder.path}")
+    return 0
+
+
+def numbers(option: str, text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise SettingsError(f"{option} {text}: give numbers, e.g. {option} 1,2") from None
+
+
+def _list(option: str, text: str | None) -> Sequence[Any]:
+    if text is None:
+        return []
+    return numbers(option, text) if option in ("--ranks", "--emulate-ranks", "--batches", "--seeds") else [
+        _literal(word) for word in text.split(",")
+    ]  # fmt: skip
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise SettingsError(f"{text}: expected NAME=VALUE, e.g. --set epochs=8 or --vary lr_scaling=linear,none")
+    return name.strip(), value.strip()
+
+
+def _literal(text: str) -> Any:
+    """A Python literal, or else the word itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,245 @@
+"""One point of a study, run to its end: the command, its console, its power, and the line of results it makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farandole.errors import DataError, SettingsError
+from farandole.study.estimate import usable_cores
+from farandole.study.figures import Figures, energy_figures, figures_of_command, figures_of_run
+from farandole.study.folder import SCHEMA, StudyFolder, now
+from farandole.study.points import Point, run_words
+
+__all__ = ["FIGURES_FILE", "PointRunner", "command_words", "marks_of"]
+
+FIGURES_FILE = "FARANDOLE_FIGURES"
+"""The variable that names a JSON file in which a user's program may leave figures: loss, accuracy, samples, ..."""
+CONSOLE, POWER, POWER_TRACE = "console.txt", "power.json", "power.jsonl"
+_LOOK_S = 0.5
+_END_S = 15.0
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Ended:
+    exit_code: int
+    start_ns: int
+    end_ns: int
+    cpu_s: float
+
+    @property
+    def wall_s(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+@dataclass(kw_only=True, slots=True)
+class PointRunner:
+    """Runs points of one study, in new run directories."""
+
+    folder: StudyFolder
+    kind: str
+    power: bool = True
+    """Sample this node's power meanwhile."""
+    watch: Callable[[str], None] = lambda line: None
+    """Gets the last line of the console now and then."""
+
+    def run(self, point: Point) -> dict[str, Any]:
+        """A line of results; not appended yet."""
+        name = self.folder.new_run(point)
+        run = self.folder.path / name
+        started = now()
+        ended, energy, phases_s = self._measured(point, run)
+        figures, reason = self._figures(point, run, ended, phases_s)
+        figures.add({"cpu_s": ended.cpu_s})
+        _add_energy(figures, energy, point)
+        return {
+            "schema": SCHEMA, "study": self.kind, "key": point.key, "settings": dict(point.settings),
+            "repeat": point.repeat, "status": "failed" if reason else "ok", "reason": reason, "started": started,
+            "wall_s": round(ended.wall_s, 3), "run": name, "marks": marks_of(point.settings, figures.values),
+            "figures": figures.values, "reasons": figures.reasons,
+        }  # fmt: skip
+
+    def _measured(self, point: Point, run: Path) -> tuple[_Ended, Mapping[str, Any] | None, dict[str, float]]:
+        words = command_words(point.settings, run)
+        if not self.power:
+            return self._run(words, run, {}), None, {}
+        from farandole.observe.power.discover import find_sensors, root_from_environment
+        from farandole.observe.power.sampler import Sampler
+        from farandole.observe.power.session import PHASES_FILE
+
+        told = run.absolute() / "phases.jsonl"
+        sampler = Sampler(find_sensors(root_from_environment()))
+        try:
+            with sampler:
+                ended = self._run(words, run, {PHASES_FILE: str(told)})
+        finally:
+            sampler.close()
+        total, phases_s = _report(sampler.recording(), words, ended, told, run)
+        return ended, total, phases_s
+
+    def _run(self, words: list[str], run: Path, environment: Mapping[str, str]) -> _Ended:
+        console = run / CONSOLE
+        variables = {**os.environ, **environment, FIGURES_FILE: str(run.absolute() / "figures.json")}
+        cpu_s, start_ns = _children_cpu_s(), time.monotonic_ns()
+        with console.open("wb") as output:
+            output.write(f"$ {shlex.join(words)}\n".encode())
+            output.flush()
+            try:
+                child = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables
+                )
+            except OSError as error:
+                output.write(f"{words[0]}: {error.strerror}\n".encode())
+                return _Ended(exit_code=127, start_ns=start_ns, end_ns=time.monotonic_ns(), cpu_s=0.0)
+            with _ended_with_us(child):
+                code = self._wait(child, console)
+        end_ns = time.monotonic_ns()
+        return _Ended(exit_code=code, start_ns=start_ns, end_ns=end_ns, cpu_s=_children_cpu_s() - cpu_s)
+
+    def _wait(self, child: subprocess.Popen[bytes], console: Path) -> int:
+        while True:
+            try:
+                return child.wait(_LOOK_S)
+            except subprocess.TimeoutExpired:
+                self.watch(last_line(console))
+
+    def _figures(
+        self, point: Point, run: Path, ended: _Ended, phases_s: Mapping[str, float]
+    ) -> tuple[Figures, str | None]:
+        """And why the point has failed, if it has."""
+        if ended.exit_code != 0:
+            return Figures(), _why(run, ended.exit_code)
+        try:
+            if "command" in point.settings:
+                return figures_of_command(ended.wall_s, phases_s, _told(run)), None
+            return figures_of_run(run), None
+        except DataError as error:
+            return Figures(), str(error)
+
+
+def command_words(settings: Mapping[str, Any], run: Path) -> list[str]:
+    """What makes a point: `farandole run`, on the nodes of the allocation where it has several, or the user's program."""
+    ranks, here = str(settings["ranks"]), [sys.executable, "-m", "farandole"]
+    if "command" in settings:
+        words = [_filled(word, settings) for word in shlex.split(settings["command"])]
+        return words if "{ranks}" in settings["command"] else [*here, "launch", "-n", ranks, "--", *words]
+    words = ["run", *run_words(settings), "--output-dir", str(run)]
+    if settings["nodes"] > 1:
+        return [*here, "launch", "-n", ranks, "--timeline", str(run / "timeline.json"), "--", *here, *words]
+    return [*here, *words, "-n", ranks]
+
+
+def _filled(word: str, settings: Mapping[str, Any]) -> str:
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in settings:
+            known = ", ".join(name for name in settings if name not in ("command", "nodes"))
+            raise SettingsError(f"--command: {match[0]} is no setting of the study; there are {known}")
+        return str(settings[match[1]])
+
+    return _PLACEHOLDER.sub(value, word)
+
+
+def marks_of(settings: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]:
+    """What a reader must know of a result."""
+    crowded = settings["nodes"] == 1 and settings["ranks"] > usable_cores()
+    found = {
+        "oversubscribed": crowded,
+        "emulated ranks": bool(settings.get("emulate_ranks")),
+        "modelled power": figures.get("power_provenance") == "modelled",
+    }
+    return [mark for mark, is_so in found.items() if is_so]
+
+
+def _report(recording: Any, words: list[str], ended: _Ended, told: Path, run: Path) -> tuple[Any, dict[str, float]]:
+    """power.json and power.jsonl; the total of this node, and seconds by the phases that were marked."""
+    from farandole.observe.power import node_energy, write_trace
+    from farandole.observe.power.child import Ended
+    from farandole.observe.power.recording import Phase
+    from farandole.observe.power.running import Measured
+    from farandole.observe.power.trace import read_phases
+
+    whole = Phase("command", ended.start_ns, ended.end_ns)
+    recording.phases = [whole, *read_phases(told, recording.machine)]
+    node = node_energy(recording, whole=whole)
+    child = Ended(exit_code=ended.exit_code, start_ns=ended.start_ns, end_ns=ended.end_ns, cpu_s=ended.cpu_s)
+    report = Measured(node=node, recording=recording, command=words, ended=child).as_dict()
+    (run / POWER).write_text(json.dumps(report, indent=1) + "\n")
+    write_trace(run / POWER_TRACE, recording)
+    return report["whole"]["total"], {phase.name: phase.duration_s for phase in node.phases}
+
+
+def _add_energy(figures: Figures, energy: Mapping[str, Any] | None, point: Point) -> None:
+    unknown = {"energy_j": None, "mean_w": None, "provenance": "none", "modelled": False}
+    if energy is None:
+        energy = {**unknown, "reason": "power was not sampled (--no-power)"}
+    elif point.settings["nodes"] > 1:
+        energy = {**unknown, "reason": "only the first node was sampled; power.json has it"}
+    energy_figures(figures, energy)
+
+
+def _told(run: Path) -> dict[str, Any]:
+    """The figures that a user's program has left."""
+    try:
+        content = json.loads((run / "figures.json").read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{run / 'figures.json'}: no JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{run / 'figures.json'}: expected an object, e.g. {{\"loss\": 0.1}}")
+    return content
+
+
+def _why(run: Path, code: int) -> str:
+    """The first thing that went wrong in our own words, or else the last line."""
+    lines = [line.strip() for line in (run / CONSOLE).read_text(errors="replace").splitlines()[1:] if line.strip()]
+    said = next((line for line in lines if "farandole: " in line), lines[-1] if lines else "it said nothing")
+    return f"exit code {code}: {said[-300:]}"
+
+
+def last_line(console: Path) -> str:
+    with console.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 400))
+        lines = file.read().decode(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.strip()), "")
+
+
+@contextmanager
+def _ended_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """However we end, the command has ended before: ctrl-c reaches it as well, SIGTERM is passed on."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except BaseException as raised:
+        if not isinstance(raised, KeyboardInterrupt):
+            child.terminate()
+        try:
+            child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,132 @@
+"""The points of a study: every combination of its axes, each a run with settings of its own.
+
+A point is known by a hash of its settings, so that a study that is typed again finds what it has measured already.
+Names are those of `farandole run`, but for two short ones: `rate` (learning_rate) and `seed` (rng_seed).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from farandole.errors import FarandoleError, SettingsError
+
+__all__ = ["LONG", "Point", "as_name", "described", "expand", "key_of", "resolved", "run_words", "varying"]
+
+LONG = {"rate": "learning_rate", "seed": "rng_seed"}
+"""Our word for a setting, and the run's."""
+_SHORT = {long: short for short, long in LONG.items()}
+_OWN = ("ranks", "nodes")
+"""Settings of a point that are no settings of a run."""
+_TOLD = (
+    "benchmark", "preset", "framework", "epochs", "batch_size", "learning_rate", "rng_seed", "parallel", "work",
+    "lr_scaling", "batch_scaling", "emulate_ranks", "warmup_epochs",
+)  # fmt: skip
+"""What is kept of every run's settings, whether given or not."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One run of a study."""
+
+    settings: Mapping[str, Any]
+    repeat: int = 0
+    key: str = field(default="")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.key or key_of(self.settings))
+
+    @property
+    def name(self) -> str:
+        return f"{self.key}-{self.repeat}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"key": self.key, "settings": dict(self.settings), "repeat": self.repeat}
+
+
+def key_of(settings: Mapping[str, Any]) -> str:
+    """12 hex digits."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def as_name(word: str) -> str:
+    """The study's name for a setting, whichever was given."""
+    return _SHORT.get(word, word)
+
+
+def expand(
+    fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]], repeats: int, ranks_per_node: int = 0
+) -> list[Point]:
+    """All combinations; the first axis varies slowest, but repeats slowest of all, so that no case has one bad hour."""
+    combinations = [
+        {**fixed, **dict(zip(axes, values))} for values in itertools.product(*axes.values())
+    ]
+    settings = [_resolved(found, ranks_per_node) for found in combinations]
+    return [Point(settings=found, repeat=repeat) for repeat in range(repeats) for found in settings]
+
+
+def _resolved(given: Mapping[str, Any], ranks_per_node: int) -> dict[str, Any]:
+    ranks = given.get("ranks", 1)
+    if type(ranks) is not int or ranks < 1:
+        raise SettingsError(f"ranks={ranks!r}: expected whole numbers from 1 on, e.g. --ranks 1,2,4")
+    nodes = -(-ranks // ranks_per_node) if ranks_per_node else 1
+    own = {"ranks": ranks, "nodes": nodes}
+    rest = {name: value for name, value in given.items() if name not in _OWN}
+    if "command" in rest:
+        return own | rest
+    try:
+        return own | resolved(rest, ranks)
+    except FarandoleError as error:
+        raise SettingsError(f"{described(own | rest, given)}: {error}") from error
+
+
+def resolved(given: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    """A run's settings, with the defaults that matter; SettingsError where `farandole run` would refuse them."""
+    from farandole.train.plan import check_ranks
+    from farandole.train.settings import RunSettings
+
+    settings = RunSettings.from_flat({LONG.get(name, name): value for name, value in given.items()})
+    check_ranks(settings, ranks)
+    flat = settings.as_flat()
+    names = [*_TOLD, *(LONG.get(name, name) for name in given if LONG.get(name, name) not in _TOLD)]
+    return {as_name(name): flat[name] for name in names}
+
+
+def run_words(settings: Mapping[str, Any]) -> list[str]:
+    """The options of `farandole run` that make a point, without -n."""
+    words = [str(settings["benchmark"])]
+    for name, value in settings.items():
+        if name in (*_OWN, "benchmark", "work") or value is None or value == "":
+            continue
+        option = f"--{LONG.get(name, name)}"
+        words += _option(option if option in _UNDERSCORED else option.replace("_", "-"), value)
+    return [*words, f"--{settings['work']}"]
+
+
+_UNDERSCORED = ("--config_file",)
+
+
+def _option(option: str, value: Any) -> list[str]:
+    if option == "--make-data":
+        return [option] if value else []
+    if isinstance(value, (list, tuple)):
+        return [option, *map(str, value)]
+    return [option, str(value)]
+
+
+def varying(points: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The settings in which points differ."""
+    found = list(points)
+    names = dict.fromkeys(name for settings in found for name in settings)
+    return [name for name in names if len({json.dumps(settings.get(name)) for settings in found}) > 1]
+
+
+def described(settings: Mapping[str, Any], names: Iterable[str]) -> str:
+    """For people: `2 ranks, batch_size=40`."""
+    ranks = settings.get("ranks", 1)
+    told = [f"{name}={settings.get(name)}" for name in names if name not in (*_OWN, "command")]
+    return ", ".join([f"{ranks} rank{'s' * (ranks > 1)}", *told])

@@ -1,0 +1,190 @@
+"""A study from its plan to its page.
+
+    plan       every combination of the axes; those that have a result already are left out
+    prepare    missing data is made and read once, so that no point pays for it and all find it in the cache
+    run        one point after the other, each in a run directory of its own, its line appended when it has ended
+    tell       the table, a verdict, and where the page is
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from farandole.errors import FarandoleError
+from farandole.observe.environment import environment
+from farandole.study.cases import cases_of
+from farandole.study.collecting import collect
+from farandole.study.estimate import Estimate, usable_cores
+from farandole.study.folder import StudyFolder
+from farandole.study.live import LiveLine
+from farandole.study.pointrun import PointRunner
+from farandole.study.points import LONG, Point, described, varying
+from farandole.study.settings import StudySettings
+from farandole.study.table import as_table
+from farandole.study.verdicts import study_verdict
+from farandole.train.progress import duration
+
+__all__ = ["plan_text", "prepare_data", "run_study", "summary", "write_plan"]
+
+
+def plan_text(study: StudySettings, folder: StudyFolder) -> str:
+    """What would be run, and how long that may take."""
+    points = study.points()
+    done = folder.results() if folder.exists else []
+    good = {(r["key"], r["repeat"]) for r in done if r["status"] == "ok"}
+    left = [point for point in points if (point.key, point.repeat) not in good]
+    estimate = Estimate(done)
+    names = _names(points)
+    lines = [f"{study.title}: {len(points)} points, {len(points) - len(left)} have a result already", ""]
+    for point in points:
+        state = "done" if point not in left else f"about {duration(estimate.seconds([point]))}"
+        marks = f"  oversubscribed: {usable_cores()} cores" if _crowded(point) else ""
+        lines.append(f"  {point.name}  {_told(point, names, study.repeats)}  {state}{marks}")
+    basis = "from points that have run here" if estimate.measured else "a guess, good for a factor of 3, until one has run"
+    if study.command and not estimate.measured:
+        basis = "a minute a point, until one has run"
+    nodes = sum(point.settings["nodes"] * estimate.seconds([point]) for point in left) / 3600
+    lines += ["", f"about {duration(estimate.seconds(left))} in all, {nodes:.2g} node-hours ({basis}); results: {folder.path}"]
+    return "\n".join(lines)
+
+
+def write_plan(study: StudySettings, folder: StudyFolder, command: Sequence[str]) -> list[Point]:
+    """study.json; the points, each with its repeat."""
+    from farandole.train.record import git_state
+
+    points = study.points()
+    first = min(points, key=lambda point: point.settings["ranks"])
+    folder.write_plan({
+        "kind": study.kind, "title": study.title, "benchmark": study.benchmark or None,
+        "preset": study.preset if study.benchmark else None, "command": shlex.join(["farandole", *command]),
+        "fixed": study.fixed, "base": dict(first.settings), "points": [point.as_dict() for point in points],
+        "environment": environment("keras", study.framework, "mpich"), "git": git_state(),
+    })  # fmt: skip
+    return points
+
+
+def prepare_data(points: Sequence[Point]) -> None:
+    """Files that are missing are made; what is read once is in the cache for all points."""
+    from farandole.benchmarks import benchmark
+    from farandole.train.session import make_missing_data
+    from farandole.train.settings import RunSettings
+
+    seen: set[Path] = set()
+    for point in points:
+        if "command" in point.settings:
+            continue
+        run = {LONG.get(name, name): value for name, value in point.settings.items() if name not in ("ranks", "nodes")}
+        settings = RunSettings.from_flat(run)
+        if settings.data_folder not in seen:
+            seen.add(settings.data_folder)
+            make_missing_data(settings)
+            benchmark(settings.benchmark).load(settings.data_folder, settings.parameters)
+
+
+def run_study(study: StudySettings, folder: StudyFolder, *, command: Sequence[str], power: bool) -> int:
+    """An exit code: 1 where a point has failed. Stopped at any moment, it goes on when typed again."""
+    points = write_plan(study, folder, command)
+    collect(folder)
+    left = folder.missing(points)
+    live = LiveLine(sys.stderr)
+    if len(left) < len(points):
+        live.say(f"{len(points) - len(left)} of {len(points)} points have a result in {folder.path} already")
+    crowded = sorted({point.settings["ranks"] for point in left if _crowded(point)})
+    if crowded:
+        live.say(
+            f"warning: {', '.join(map(str, crowded))} ranks on {usable_cores()} cores: oversubscribed, and marked so; "
+            "such times say nothing of real ranks"
+        )
+    if left:
+        prepare_data(left)
+    _run(study, folder, left, live, power)
+    print(summary(folder))
+    return 1 if folder.missing(points) else 0
+
+
+def _run(study: StudySettings, folder: StudyFolder, left: Sequence[Point], live: LiveLine, power: bool) -> None:
+    names = _names(study.points())
+    estimate = Estimate(folder.results())
+    runner = PointRunner(folder=folder, kind=study.kind, power=power)
+    for number, point in enumerate(left, 1):
+        told = f"{number}/{len(left)} {_told(point, names, study.repeats)}"
+        began, expected_s, later_s = time.monotonic(), estimate.seconds([point]), estimate.seconds(left[number:])
+
+        def watch(line: str, told: str = told, began: float = began, point_s: float = expected_s, later_s: float = later_s) -> None:
+            passed_s = time.monotonic() - began
+            left_s = max(point_s - passed_s, 0.0) + later_s
+            live.show(f"{told}: {passed_s:.0f} s, about {duration(left_s)} left | {line}")
+
+        live.show(f"{told}: begins, about {duration(expected_s + later_s)} left")
+        runner.watch = watch
+        result = runner.run(point)
+        folder.append(result)
+        estimate.learn(result)
+        live.say(f"{told}: {_ended(result)}; about {duration(estimate.seconds(left[number:]))} left")
+
+
+def summary(folder: StudyFolder) -> str:
+    """Table, verdict, failed points with their logs, and the path of the page."""
+    plan, results = folder.plan(), list(folder.last_results().values())
+    cases = cases_of(plan["kind"], results)
+    lines = [as_table(plan, cases, "text"), "", study_verdict(plan["kind"], cases)]
+    for result in results:
+        if result["status"] != "ok":
+            where = folder.path / (result["run"] or "")
+            lines.append(f"failed: {_told_result(result)}: {result['reason']}; see {where / 'console.txt'}")
+    page = _page(folder.path)
+    lines += ["", f"results   {folder.path / 'results.jsonl'}", *([f"page      {page}"] if page else [])]
+    return "\n".join(lines)
+
+
+def _page(folder: Path) -> Path | None:
+    """Written by `farandole.report`, where this installation has it."""
+    try:
+        from farandole.report import write_report
+    except ImportError:
+        return None
+    try:
+        return Path(write_report(folder))
+    except FarandoleError as error:
+        print(f"farandole: no page: {error}", file=sys.stderr)
+        return None
+
+
+def _names(points: Sequence[Point]) -> list[str]:
+    return [name for name in varying(point.settings for point in points) if name not in ("ranks", "nodes")]
+
+
+def _told(point: Point, names: Sequence[str], repeats: int) -> str:
+    return described(point.settings, names) + (f", repeat {point.repeat + 1}" if repeats > 1 else "")
+
+
+def _told_result(result: Mapping[str, Any]) -> str:
+    return f"{result['key']}-{result['repeat']} ({result['settings']['ranks']} ranks)"
+
+
+def _crowded(point: Point) -> bool:
+    return bool(point.settings["nodes"] == 1 and point.settings["ranks"] > usable_cores())
+
+
+def _ended(result: Mapping[str, Any]) -> str:
+    if result["status"] != "ok":
+        return f"FAILED after {result['wall_s']:.0f} s, {result['reason']}"
+    figures = result["figures"]
+    shown = [f"{result['wall_s']:.1f} s"]
+    if figures.get("test_accuracy") is not None:
+        shown.append(f"{figures.get('metric', 'accuracy')} {figures['test_accuracy']:.4f}")
+    if figures.get("energy_j") is not None:
+        mark = "~" if figures["power_provenance"] == "modelled" else ""
+        shown.append(f"{mark}{figures['energy_j']:,.0f} J" + (" (modelled)" if mark else ""))
+    return ", ".join(shown)
+
+
+def as_json(folder: StudyFolder) -> str:
+    """The last attempts, for programs."""
+    return json.dumps({**folder.plan(), "results": list(folder.last_results().values())}, indent=1)

@@ -1,0 +1,139 @@
+"""What a study is asked to do: from the command line, or from a TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from farandole.errors import SettingsError
+from farandole.study.points import Point, as_name, expand
+
+__all__ = ["KINDS", "StudySettings", "read_toml"]
+
+KINDS = {
+    "strong": ("ranks", "emulate_ranks"),
+    "weak": ("ranks", "emulate_ranks"),
+    "batch": ("batch_size", "batch_scaling"),
+    "lr": ("rate", "lr_scaling"),
+}
+"""Each kind, and the axes of which it needs one."""
+_OPTIONS = {
+    "ranks": "--ranks 1,2,4", "emulate_ranks": "--emulate-ranks 1,48", "batch_size": "--batches 20,40",
+    "rate": "--rates 0.001,0.01",
+}  # fmt: skip
+
+
+@dataclass(kw_only=True, slots=True)
+class StudySettings:
+    """A study: one benchmark or command, run at every combination of its axes."""
+
+    kind: str
+    benchmark: str = ""
+    """nt3, p1b1, p1b2 or p1b3; empty where a command is studied."""
+    command: str = ""
+    """A user's own program; `{ranks}`, `{batch_size}` and the like are replaced by a point's settings."""
+    preset: str = "demo"
+    framework: str = "torch"
+    title: str = ""
+    axes: dict[str, Sequence[Any]] = field(default_factory=dict)
+    """What is varied: a list of values for each setting."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What is the same for all points."""
+    repeats: int = 1
+    """Runs of every point."""
+    ranks_per_node: int = 0
+    """For jobs of a batch system; 0: all ranks on one node."""
+    out: Path | None = None
+    """The folder of the results; None is one under out/."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SettingsError(f"kind={self.kind!r} is unknown. Use one of {', '.join(KINDS)}, or loaders.")
+        if bool(self.benchmark) == bool(self.command):
+            raise SettingsError(
+                f"study {self.kind}: name a benchmark (nt3, p1b1, p1b2, p1b3) or give --command 'python train.py', one of both"
+            )
+        if self.repeats < 1:
+            raise SettingsError(f"repeats={self.repeats}: use 1 or more")
+        if self.ranks_per_node < 0:
+            raise SettingsError(f"ranks_per_node={self.ranks_per_node}: expected 1 or more")
+        self.axes = {as_name(name): _values(name, found) for name, found in self.axes.items()}
+        self.settings = {as_name(name): value for name, value in self.settings.items()}
+        self._check_axes()
+        self.title = self.title or self._title()
+        self.out = self.out or Path("out", f"study-{self.kind}-{self.benchmark or 'command'}")
+
+    def _check_axes(self) -> None:
+        both = sorted({*self.axes} & {*self.settings})
+        if both:
+            raise SettingsError(f"{', '.join(both)}: fixed and varied at once; give it under one of both")
+        reserved = sorted({*self.axes, *self.settings} & {"benchmark", "preset", "framework", "work", "output_dir", "nodes"})
+        if reserved:
+            raise SettingsError(
+                f"{', '.join(reserved)}: not to be given as a setting or axis; kind, benchmark, preset, framework and "
+                "ranks_per_node say it"
+            )
+        needed = KINDS[self.kind]
+        if not any(name in self.axes for name in needed):
+            told = " or ".join(_OPTIONS.get(name, name) for name in needed)
+            raise SettingsError(f"study {self.kind} varies {' or '.join(needed)}: give e.g. {told}")
+
+    def points(self) -> list[Point]:
+        """In the order in which they run; SettingsError where one cannot be run."""
+        return expand(self.fixed, self.axes, self.repeats, self.ranks_per_node)
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """What all points have in common, as far as it was given."""
+        if self.command:
+            return {"command": self.command, **self.settings}
+        work = "weak" if self.kind == "weak" else "strong"
+        return {
+            "benchmark": self.benchmark, "preset": self.preset, "framework": self.framework, "work": work, **self.settings
+        }  # fmt: skip
+
+    def _title(self) -> str:
+        what = {"strong": "strong scaling", "weak": "weak scaling", "batch": "batch sizes", "lr": "learning rates"}
+        name = f"{self.benchmark} ({self.preset})" if self.benchmark else self.command
+        return f"{name}: {what[self.kind]}"
+
+
+def _values(name: str, found: Any) -> list[Any]:
+    values = list(found) if isinstance(found, (list, tuple)) else [found]
+    if not values:
+        raise SettingsError(f"axis {name} has no values: give a list, e.g. {name} = [1, 2]")
+    if len({repr(value) for value in values}) < len(values):
+        raise SettingsError(f"axis {name} has a value twice: {values}")
+    return values
+
+
+def read_toml(path: Path, **over: Any) -> dict[str, Any]:
+    """A study file's content, checked for names nobody knows; `over` goes over it."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is no TOML: {error}") from error
+    known = [one.name for one in fields(StudySettings)]
+    if content.get("kind") == "loaders":
+        known = ["kind", "title", *LOADERS]
+    unknown = [name for name in content if name not in known]
+    if unknown:
+        raise SettingsError(f"{path}: unknown key {', '.join(map(repr, unknown))}; known: {', '.join(sorted(known))}")
+    if "kind" not in content:
+        raise SettingsError(f"{path}: kind is missing. Use one of {', '.join(KINDS)}, or loaders.")
+    for name in ("axes", "settings"):
+        if not isinstance(content.get(name, {}), Mapping):
+            raise SettingsError(f"{path}: [{name}] must be a table, e.g.\n[{name}]\nbatch_size = ...")
+    if "out" in content:
+        content["out"] = Path(content["out"])
+    content.setdefault("out", Path("out", f"study-{path.stem}"))
+    return content | {name: value for name, value in over.items() if value is not None}
+
+
+LOADERS = ("benchmarks", "preset", "loaders", "ranks", "repeats", "out", "data_dir")
+"""Keys of a file whose kind is loaders."""

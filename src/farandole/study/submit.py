@@ -1,0 +1,95 @@
+"""Scripts for batch systems, one for each point, and one that submits them all. Nothing is submitted from here."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from farandole.errors import SettingsError
+from farandole.study.folder import StudyFolder
+from farandole.study.points import Point
+
+__all__ = ["SYSTEMS", "JobSettings", "write_scripts"]
+
+SYSTEMS = {"sbatch": "sbatch", "pbs": "qsub", "lsf": "bsub <"}
+"""Each system, and how a script is handed to it."""
+_MARKS = {"sbatch": "#SBATCH", "pbs": "#PBS", "lsf": "#BSUB"}
+
+
+@dataclass(kw_only=True, slots=True)
+class JobSettings:
+    """How jobs are asked for."""
+
+    system: str
+    ranks_per_node: int = 0
+    """0: all ranks of a point on one node."""
+    time: str = "01:00:00"
+    """Of every job, as the system writes it: HH:MM:SS; LSF: HH:MM."""
+    directives: list[str] = field(default_factory=list)
+    """Further words of the system's, each a line: e.g. `--partition=short`."""
+    power: bool = True
+
+    def __post_init__(self) -> None:
+        if self.system not in SYSTEMS:
+            raise SettingsError(f"--submit {self.system}: unknown. Use one of {', '.join(SYSTEMS)}.")
+
+
+def write_scripts(folder: StudyFolder, points: Sequence[Point], job: JobSettings) -> Path:
+    """Scripts of these points, and the one to type; its path."""
+    scripts = folder.path / "scripts"
+    scripts.mkdir(parents=True, exist_ok=True)
+    for old in scripts.iterdir():
+        old.unlink()
+    names = []
+    for point in points:
+        name = f"{point.name}.{job.system}"
+        (scripts / name).write_text(_script(folder.path.absolute(), point, job))
+        names.append(name)
+    everything = folder.path / "submit.sh"
+    lines = [f"{SYSTEMS[job.system]} {shlex.quote(str(scripts.absolute() / name))}" for name in names]
+    everything.write_text("\n".join(["#!/bin/sh", "set -e", *lines]) + "\n")
+    return everything
+
+
+def _script(folder: Path, point: Point, job: JobSettings) -> str:
+    mark = _MARKS[job.system]
+    asked = {"sbatch": _slurm, "pbs": _pbs, "lsf": _lsf}[job.system](folder, point, job)
+    words = [sys.executable, "-m", "farandole", "study", "point", str(folder), point.name]
+    if not job.power:
+        words.append("--no-power")
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            *(f"{mark} {line}" for line in (*asked, *job.directives)),
+            f"cd {shlex.quote(str(Path.cwd()))}",
+            shlex.join(words),
+        ]
+    ) + "\n"
+
+
+def _slurm(folder: Path, point: Point, job: JobSettings) -> list[str]:
+    ranks, nodes = point.settings["ranks"], point.settings["nodes"]
+    return [
+        f"--job-name={point.name}", f"--nodes={nodes}", f"--ntasks-per-node={-(-ranks // nodes)}",
+        f"--time={job.time}", f"--output={folder}/scripts/{point.name}.out",
+    ]  # fmt: skip
+
+
+def _pbs(folder: Path, point: Point, job: JobSettings) -> list[str]:
+    ranks, nodes = point.settings["ranks"], point.settings["nodes"]
+    each = -(-ranks // nodes)
+    return [
+        f"-N p{point.name[:14]}", f"-l select={nodes}:ncpus={each}:mpiprocs={each}", f"-l walltime={job.time}", "-j oe",
+        f"-o {folder}/scripts/{point.name}.out",
+    ]  # fmt: skip
+
+
+def _lsf(folder: Path, point: Point, job: JobSettings) -> list[str]:
+    ranks, nodes = point.settings["ranks"], point.settings["nodes"]
+    return [
+        f"-J {point.name}", f"-n {ranks}", f'-R "span[ptile={-(-ranks // nodes)}]"', f"-W {job.time.rpartition(':')[0] if job.time.count(':') == 2 else job.time}",
+        f"-o {folder}/scripts/{point.name}.out",
+    ]  # fmt: skip

@@ -1,0 +1,201 @@
+"""A study as a table: text, Markdown, CSV, LaTeX. Medians; the base case, repeats and modelled watts are stated."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from farandole.errors import SettingsError
+from farandole.study.cases import Case
+from farandole.study.figures import FIGURES
+from farandole.study.points import described, varying
+
+__all__ = ["FORMATS", "as_table"]
+
+FORMATS = ("text", "markdown", "csv", "latex")
+_MODELLED = ("power_w", "energy_j", "energy_per_sample_j", "edp_js")
+_OWN_COLUMNS = ("ranks", "nodes", "batch_size", "seed", "command")
+"""Settings that have a column anyway, or are no use in one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    heading: str
+    cell: Callable[[Case], str]
+    group: int
+    """0: which case, 1: time, 2: energy and quality. Text has a block for each of 1 and 2."""
+
+
+def as_table(plan: Mapping[str, Any], cases: Sequence[Case], form: str) -> str:
+    """`plan` is the study's; FORMATS has the forms."""
+    if form not in FORMATS:
+        raise SettingsError(f"format={form!r} is unknown. Use one of {', '.join(FORMATS)}.")
+    if form == "csv":
+        return _csv(cases)
+    columns = _columns(cases)
+    notes = _notes(plan, cases)
+    return {"text": _text, "markdown": _markdown, "latex": _latex}[form](str(plan["title"]), columns, cases, notes)
+
+
+def _columns(cases: Sequence[Case]) -> list[Column]:
+    axes = [name for name in varying(case.settings for case in cases) if name not in _OWN_COLUMNS]
+    which = [
+        _setting("ranks"), _setting("nodes"), *(_setting(name) for name in axes),
+        _figure("local_batch", "local batch", 0), _figure("global_batch", "global batch", 0),
+    ]  # fmt: skip
+    time = [
+        _figure("epoch_s", "s/epoch", 1), _figure("total_s", "total s", 1), _spread("total_s"),
+        _figure("load_s", "load s", 1), Column(heading="speedup", cell=_speedup, group=1),
+        Column(heading="efficiency", cell=_efficiency, group=1), _figure("samples_per_s", "samples/s", 1),
+        Column(heading="runs", cell=_runs, group=1),
+    ]  # fmt: skip
+    metric = next((case.metric for case in cases if case.runs), "accuracy")
+    rest = [
+        _figure("power_w", "W", 2), _figure("energy_j", "J", 2), _figure("energy_per_sample_j", "J/sample", 2),
+        _figure("edp_js", "EDP J s", 2), _figure("loss", "loss", 2), _figure("accuracy", metric, 2),
+        _figure("test_loss", "test loss", 2), _figure("test_accuracy", f"test {metric}", 2), _spread("test_accuracy"),
+    ]  # fmt: skip
+    several = any(spread.count > 1 for case in cases for spread in case.figures.values())
+    return [column for column in (*which, *time, *rest) if several or column.heading != "min..max"]
+
+
+def _setting(name: str) -> Column:
+    heading = {"emulate_ranks": "as ranks"}.get(name, name.replace("_", " "))
+    return Column(heading=heading, cell=lambda case: _plain(case.settings.get(name)), group=0)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _figure(name: str, heading: str, group: int) -> Column:
+    def cell(case: Case) -> str:
+        value = case.median(name)
+        mark = "~" if case.modelled and name in _MODELLED and value is not None else ""
+        return mark + _number(value)
+
+    return Column(heading=heading, cell=cell, group=group)
+
+
+def _spread(name: str) -> Column:
+    def cell(case: Case) -> str:
+        spread = case.figures.get(name)
+        return "-" if spread is None else f"{_number(spread.low)}..{_number(spread.high)}"
+
+    return Column(heading="min..max", cell=cell, group=1 if name == "total_s" else 2)
+
+
+def _speedup(case: Case) -> str:
+    return "-" if case.scaled is None else f"{case.scaled.speedup:.2f}"
+
+
+def _efficiency(case: Case) -> str:
+    return "-" if case.scaled is None else f"{case.scaled.efficiency:.0%}"
+
+
+def _runs(case: Case) -> str:
+    return f"{case.runs}" + (f" ({case.failed} failed)" if case.failed else "")
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if float(value).is_integer() and abs(value) < 1e6:
+        return f"{value:.0f}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.4g}"
+
+
+def _notes(plan: Mapping[str, Any], cases: Sequence[Case]) -> list[str]:
+    """What a reader must know to compare."""
+    names = [name for name in varying(case.settings for case in cases) if name != "seed"]
+    bases = {id(case.base): case.base for case in cases if case.base is not None and case.scaled is not None}
+    told = [
+        f"base case: {described(base.settings, [n for n in names if n != 'emulate_ranks'])}, "
+        f"{_number(base.median('total_s'))} s in all"
+        for base in bases.values()
+    ]
+    runs = sorted({case.runs for case in cases if case.runs})
+    told.append(
+        "one run a case: no spread is known" if runs == [1] else
+        f"medians of {' to '.join(map(str, dict.fromkeys((runs[0], runs[-1]))))} runs a case" if runs else "no run has ended well"
+    )  # fmt: skip
+    if any(case.modelled for case in cases):
+        told.append("~ modelled power (TDP x utilisation), not measured: no evidence of a saving")
+    for mark in sorted({mark for case in cases for mark in case.marks} - {"modelled power"}):
+        ranks = ", ".join(dict.fromkeys(str(case.ranks) for case in cases if mark in case.marks))
+        told.append(f"{mark}: {ranks} rank{'s' * (ranks != '1')}")
+    if plan.get("source"):
+        told.append(f"source: {plan['source']}")
+    return told
+
+
+def _rows(columns: Sequence[Column], cases: Sequence[Case]) -> list[list[str]]:
+    return [[column.cell(case) for column in columns] for case in cases]
+
+
+def _text(title: str, columns: Sequence[Column], cases: Sequence[Case], notes: Sequence[str]) -> str:
+    blocks = [title]
+    for group in (1, 2):
+        shown = [column for column in columns if column.group in (0, group)]
+        rows = _rows(shown, cases)
+        known = [i for i, c in enumerate(shown) if c.group == 0 or any(row[i] != "-" for row in rows)]
+        if all(shown[i].group == 0 for i in known):
+            continue
+        lines = [[shown[i].heading for i in known], *([row[i] for i in known] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        blocks += ["", *("  ".join(word.rjust(w) for word, w in zip(line, widths)) for line in lines)]
+    return "\n".join([*blocks, "", *notes])
+
+
+def _markdown(title: str, columns: Sequence[Column], cases: Sequence[Case], notes: Sequence[str]) -> str:
+    def line(words: Sequence[str]) -> str:
+        return f"| {' | '.join(word.replace('|', chr(92) + '|') for word in words)} |"
+
+    head = [line([column.heading for column in columns]), f"|{'---:|' * len(columns)}"]
+    return "\n".join([f"**{title}**", "", *head, *map(line, _rows(columns, cases)), "", *(f"- {note}" for note in notes)])
+
+
+_ESCAPED = str.maketrans({
+    "%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"$\sim$",
+    "\\": r"\textbackslash{}", "^": r"\^{}",
+})  # fmt: skip
+
+
+def _latex(title: str, columns: Sequence[Column], cases: Sequence[Case], notes: Sequence[str]) -> str:
+    def line(words: Sequence[str]) -> str:
+        return " & ".join(word.translate(_ESCAPED) for word in words) + r" \\"
+
+    caption = ". ".join([title, *notes]).translate(_ESCAPED)
+    return "\n".join([
+        r"\begin{table}", r"\centering", rf"\caption{{{caption}.}}", rf"\begin{{tabular}}{{{'r' * len(columns)}}}",
+        r"\hline", line([column.heading for column in columns]), r"\hline", *map(line, _rows(columns, cases)), r"\hline",
+        r"\end{tabular}", r"\end{table}",
+    ])  # fmt: skip
+
+
+def _csv(cases: Sequence[Case]) -> str:
+    """Every setting and figure under its own name, with `_min` and `_max` of the figures; read again by `study import`."""
+    settings = list(dict.fromkeys(name for case in cases for name in case.settings))
+    figures = [name for name in FIGURES if any(name in case.figures for case in cases)]
+    spreads = [f"{name}{end}" for name in figures for end in ("", "_min", "_max")]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([*settings, "runs", "failed", "marks", "speedup", "efficiency", "metric", *spreads])
+    for case in cases:
+        found = [case.figures.get(name) for name in figures]
+        values = [v for s in found for v in (("", "", "") if s is None else (s.median, s.low, s.high))]
+        rate = ("", "") if case.scaled is None else (case.scaled.speedup, case.scaled.efficiency)
+        known = [_csv_value(case.settings.get(name)) for name in settings]
+        writer.writerow([*known, case.runs, case.failed, "; ".join(case.marks), *rate, case.metric, *values])
+    return stream.getvalue().rstrip("\n")
+
+
+def _csv_value(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list) else value

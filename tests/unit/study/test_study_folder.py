@@ -1,0 +1,104 @@
+"""A study's folder: nothing is measured twice, nothing is lost, and nothing is mixed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farandole.errors import DataError
+from farandole.study.folder import StudyFolder
+from farandole.study.points import Point
+
+ONE, TWO = Point(settings={"ranks": 1}), Point(settings={"ranks": 2})
+
+
+def plan(*points: Point, **more: Any) -> dict[str, Any]:
+    told = {"kind": "strong", "title": "t", "benchmark": "nt3", "preset": "test", "fixed": {"epochs": 4}}
+    return {**told, "points": [point.as_dict() for point in points], **more}
+
+
+def result(point: Point, status: str = "ok", **more: Any) -> dict[str, Any]:
+    return {
+        "schema": 1, "study": "strong", **point.as_dict(), "status": status, "reason": None, "run": f"points/{point.name}",
+        "figures": {"total_s": 1.0}, **more,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> StudyFolder:
+    made = StudyFolder(tmp_path / "study")
+    made.write_plan(plan(ONE, TWO))
+    return made
+
+
+def test_what_is_done_is_not_missing_and_what_failed_is_tried_again(folder: StudyFolder) -> None:
+    assert folder.missing([ONE, TWO]) == [ONE, TWO]
+    folder.append(result(ONE))
+    folder.append(result(TWO, "failed"))
+    assert folder.missing([ONE, TWO]) == [TWO]
+    folder.append(result(TWO))
+    assert folder.missing([ONE, TWO]) == []
+    assert [one["status"] for one in folder.results()] == ["ok", "failed", "ok"], "every attempt is kept"
+    assert folder.missing([Point(settings={"ranks": 1}, repeat=1)]), "a further repeat is another measurement"
+
+
+def test_a_cut_last_line_is_dropped_and_said(folder: StudyFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    folder.append(result(ONE))
+    with (folder.path / "results.jsonl").open("a") as file:
+        file.write(json.dumps(result(TWO))[:40])
+    assert folder.missing([ONE, TWO]) == [TWO]
+    assert "the last line was cut in the middle and is dropped" in capsys.readouterr().err
+    folder.append(result(TWO))
+    assert [one["key"] for one in folder.results()] == [ONE.key, TWO.key]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_last_line_without_its_end_is_kept(folder: StudyFolder) -> None:
+    (folder.path / "results.jsonl").write_text(json.dumps(result(ONE)))
+    folder.append(result(TWO))
+    assert folder.missing([ONE, TWO]) == []
+
+
+def test_a_line_in_the_middle_that_is_no_result_is_an_error(folder: StudyFolder) -> None:
+    (folder.path / "results.jsonl").write_text("{\n" + json.dumps(result(ONE)) + "\n")
+    with pytest.raises(DataError, match="line 1"):
+        folder.results()
+
+
+def test_results_of_another_study_are_refused(folder: StudyFolder) -> None:
+    folder.append(result(ONE, study="weak"))
+    with pytest.raises(DataError, match="line 1 is of another study"):
+        folder.results()
+
+
+@pytest.mark.parametrize("other", [{"kind": "weak"}, {"benchmark": "p1b1"}, {"fixed": {"epochs": 8}}, {"preset": "demo"}])
+def test_another_study_in_the_same_folder_is_refused(folder: StudyFolder, other: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=f"holds another study.*{next(iter(other))}.*Choose another --out"):
+        folder.write_plan(plan(ONE, **other))
+
+
+def test_a_study_can_be_extended(folder: StudyFolder) -> None:
+    created = folder.plan()["created"]
+    four = Point(settings={"ranks": 4})
+    folder.write_plan(plan(ONE, four))
+    assert [point["settings"]["ranks"] for point in folder.plan()["points"]] == [2, 1, 4]
+    assert folder.plan()["created"] == created
+
+
+def test_every_attempt_has_a_folder_of_its_own(folder: StudyFolder) -> None:
+    names = [folder.new_run(ONE) for _ in range(3)]
+    assert names == [f"points/{ONE.name}", f"points/{ONE.name}-2", f"points/{ONE.name}-3"]
+
+
+def test_two_studies_do_not_write_into_one_folder(folder: StudyFolder) -> None:
+    with folder.locked(), pytest.raises(DataError, match="another study is writing"), folder.locked():
+        pass
+
+
+def test_folders_without_a_study(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no study.json"):
+        StudyFolder(tmp_path).plan()
+    (tmp_path / "study.json").write_text('{"schema": 99}')
+    with pytest.raises(DataError, match="no study of this version"):
+        StudyFolder(tmp_path).plan()

@@ -1,0 +1,142 @@
+"""Points of a study: what is run, under which name, and what is refused before anything runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farandole.cli import _parser
+from farandole.errors import SettingsError
+from farandole.study.estimate import Estimate
+from farandole.study.pointrun import command_words, marks_of
+from farandole.study.points import expand
+from farandole.study.settings import StudySettings, read_toml
+from farandole.train.command import _values
+from farandole.train.settings import RunSettings
+
+
+def study(**given: Any) -> StudySettings:
+    return StudySettings(**{"kind": "strong", "benchmark": "nt3", "preset": "test", "axes": {"ranks": [1, 2]}, **given})
+
+
+def test_every_combination_and_repeats_last() -> None:
+    points = study(axes={"ranks": [1, 2], "seed": [3, 4]}, repeats=2).points()
+    told = [(p.repeat, p.settings["ranks"], p.settings["seed"]) for p in points]
+    assert told == [(r, n, s) for r in (0, 1) for n in (1, 2) for s in (3, 4)]
+    assert len({point.name for point in points}) == 8 and len({point.key for point in points}) == 4
+
+
+def test_a_point_tells_the_defaults_that_matter() -> None:
+    settings = study().points()[0].settings
+    expected = {
+        "benchmark": "nt3", "preset": "test", "framework": "torch", "ranks": 1, "nodes": 1, "batch_size": 20,
+        "rate": 0.001, "seed": 2017, "epochs": 16, "work": "strong", "parallel": "epochs", "lr_scaling": "linear",
+    }  # fmt: skip
+    assert expected.items() <= settings.items()
+
+
+def test_the_key_is_of_the_settings_and_of_nothing_else() -> None:
+    given = study(settings={"epochs": 16}).points()[1]
+    assert given.key == study(axes={"ranks": [2]}, title="another").points()[0].key, "16 epochs are the default"
+    assert given.key != study(settings={"epochs": 32}).points()[1].key
+    assert len(given.key) == 12 and int(given.key, 16) >= 0
+
+
+def test_the_run_gets_exactly_these_settings() -> None:
+    fixed = {"conv": [4, 5, 1], "pool": [4], "learning_rate": 0.5, "shuffle": True, "optimizer": "adam", "data_dir": "d"}
+    (point,) = study(kind="weak", axes={"emulate_ranks": [4]}, settings={**fixed, "ranks": 2}).points()
+    words = command_words(point.settings, Path("points/x"))
+    options = vars(_parser().parse_args(words[words.index("run") :]))
+    run = RunSettings.from_flat(_values(options))
+    assert (options["ranks"], str(run.output_dir), run.work, run.emulate_ranks) == (2, "points/x", "weak", 4)
+    parameters = run.parameters.as_dict()
+    assert (parameters["conv"], parameters["learning_rate"], str(run.data_dir)) == ([4, 5, 1], 0.5, "d")
+
+
+def test_several_nodes_are_reached_through_the_launcher() -> None:
+    (point,) = study(axes={"ranks": [4]}, ranks_per_node=2).points()
+    words = command_words(point.settings, Path("here"))
+    assert point.settings["nodes"] == 2
+    assert words[2:7] == ["farandole", "launch", "-n", "4", "--timeline"]
+    assert "-n" not in words[words.index("run") :]
+
+
+def test_a_program_of_the_user_s() -> None:
+    settings = {"command": "torchrun --nproc-per-node {ranks} train.py --lr {rate}", "ranks": 2, "nodes": 1, "rate": 0.1}
+    assert command_words(settings, Path())[:3] == ["torchrun", "--nproc-per-node", "2"]
+    plain = command_words({"command": "python train.py", "ranks": 2, "nodes": 1}, Path())
+    assert plain[-5:] == ["-n", "2", "--", "python", "train.py"]
+    with pytest.raises(SettingsError, match=r"\{lr\} is no setting of the study; there are ranks"):
+        command_words({"command": "python {lr}", "ranks": 2, "nodes": 1}, Path())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kind": "stong"}, "strong, weak, batch, lr"),
+        ({"axes": {}}, "--ranks 1,2,4"),
+        ({"kind": "batch"}, "--batches 20,40"),
+        ({"axes": {"ranks": []}}, "ranks has no values"),
+        ({"axes": {"ranks": [1, 1]}}, "a value twice"),
+        ({"axes": {"ranks": [0]}}, "whole numbers from 1"),
+        ({"settings": {"ranks": 2}}, "fixed and varied at once"),
+        ({"settings": {"work": "weak"}}, "not to be given"),
+        ({"benchmark": "nt4"}, "nt3, p1b1, p1b2, p1b3"),
+        ({"command": "x"}, "one of both"),
+        ({"repeats": 0}, "repeats=0"),
+        ({"axes": {"ranks": [3]}}, "3 ranks.*16 epochs do not divide"),
+        ({"settings": {"epoch": 1}}, "unknown.*epochs"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_runs(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        study(**given).points()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kind = 'strong'\nbenchmrk = 'nt3'", "unknown key 'benchmrk'; known: axes, benchmark"),
+        ("kind = 'loaders'\naxes = 1", "unknown key 'axes'; known: benchmarks"),
+        ("benchmark = 'nt3'", "kind is missing"),
+        ("kind = ", "no TOML"),
+        ("kind = 'strong'\naxes = 3", "must be a table"),
+    ],
+)
+def test_a_study_file_s_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        read_toml(file)
+
+
+def test_options_go_over_a_study_file(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text("kind = 'lr'\nbenchmark = 'nt3'\nrepeats = 2\n[axes]\nlearning_rate = [0.1]\n")
+    found = StudySettings(**read_toml(file, repeats=5, out=None))
+    assert (found.repeats, found.axes, found.out) == (5, {"rate": [0.1]}, Path("out/study-my"))
+
+
+def test_marks() -> None:
+    settings = {"ranks": 1000, "nodes": 1, "emulate_ranks": 2000}
+    assert marks_of(settings, {"power_provenance": "modelled"}) == ["oversubscribed", "emulated ranks", "modelled power"]
+    assert marks_of({"ranks": 1000, "nodes": 500}, {"power_provenance": "none"}) == []
+
+
+def test_estimates_learn() -> None:
+    points = study(axes={"ranks": [1]}, repeats=2).points()
+    estimate = Estimate()
+    guess = estimate.seconds(points[:1])
+    estimate.learn({"status": "ok", "wall_s": 3 * guess, "settings": points[0].settings})
+    assert estimate.seconds(points) == pytest.approx(6 * guess)
+    longer = study(axes={"ranks": [1]}, settings={"epochs": 160}).points()
+    assert estimate.seconds(longer) > estimate.seconds(points[:1])
+
+
+def test_a_batch_that_does_not_fit_can_still_be_estimated() -> None:
+    big = study(kind="batch", axes={"batch_size": [20, 100_000]}).points()
+    assert Estimate().seconds(big) > 0
+
+
+def test_a_fixed_setting_of_every_kind_reaches_every_point() -> None:
+    assert [point.settings["a"] for point in expand({"command": "x", "a": 1}, {"ranks": [1, 2]}, 1)] == [1, 1]
