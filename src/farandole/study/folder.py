@@ -106,12 +106,12 @@ class StudyFolder:
         done = self.last_results()
         return [p for p in points if done.get((p.key, p.repeat), {}).get("status") != "ok"]
 
-    def append(self, result: Mapping[str, Any]) -> None:
+    def append(self, *results: Mapping[str, Any]) -> None:
         """On the disk when it returns. What a crash has left of a line before is removed."""
         file = self.path / RESULTS
         with file.open("ab+") as stream:
             _drop_cut_line(stream)
-            stream.write((json.dumps(result) + "\n").encode())
+            stream.writelines((json.dumps(result) + "\n").encode() for result in results)
             stream.flush()
             os.fsync(stream.fileno())
 

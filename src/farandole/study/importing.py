@@ -57,8 +57,7 @@ def import_figures(source: str, out: Path | None, title: str | None) -> StudyFol
         "fixed": {}, "base": lines[0]["settings"], "environment": None, "git": None,
         "points": [{name: line[name] for name in ("key", "settings", "repeat")} for line in lines],
     })  # fmt: skip
-    for line in lines:
-        folder.append(line)
+    folder.append(*lines)
     return folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farandole.study.cases import Case, trained_as
+from farandole.study.points import varying
 from farandole.study.scaling import verdict
 
 __all__ = ["study_verdict"]
@@ -16,8 +17,8 @@ _LOST = 0.02
 def study_verdict(kind: str, cases: Sequence[Case]) -> str:
     known = [case for case in cases if case.median("total_s") is not None]
     if not known:
-        return "No point has a result."
-    told = _scaling(known) if kind in ("strong", "weak") else _best(known)
+        return "No total times to compare." if any(case.runs for case in cases) else "No point has a result."
+    told = _scaling(known) if kind in ("strong", "weak") else _best(known, cases)
     notes = [_quality(known), _provenance(known), _marks(known)]
     return " ".join([told, *filter(None, notes)]).strip()
 
@@ -34,10 +35,11 @@ def _scaling(cases: Sequence[Case]) -> str:
     return verdict([case.scaled for case in longest if case.scaled is not None])
 
 
-def _best(cases: Sequence[Case]) -> str:
-    fastest = min(cases, key=lambda case: case.median("total_s") or 0.0)
+def _best(known: Sequence[Case], cases: Sequence[Case]) -> str:
+    """`cases` have those that failed as well."""
+    fastest = min(known, key=lambda case: case.median("total_s") or 0.0)
     told = f"Fastest: {_named(fastest, cases)} ({fastest.median('total_s'):.1f} s)."
-    judged = [case for case in cases if case.median("test_accuracy") is not None]
+    judged = [case for case in known if case.median("test_accuracy") is not None]
     if judged:
         best = max(judged, key=lambda case: case.median("test_accuracy") or 0.0)
         told += f" Best {best.metric}: {_named(best, cases)} ({best.median('test_accuracy'):.4f})."
@@ -45,8 +47,6 @@ def _best(cases: Sequence[Case]) -> str:
 
 
 def _named(case: Case, cases: Sequence[Case]) -> str:
-    from farandole.study.points import varying
-
     names = varying(one.settings for one in cases) or ["ranks"]
     return ", ".join(f"{name}={case.settings.get(name)}" for name in names)
 

@@ -1,0 +1,147 @@
+"""Every epoch's figures of every run of a study, for TensorBoard, MLflow or Weights & Biases to draw.
+
+TensorBoard's files are records of protocol buffers. The few fields that a scalar needs are written here, so that nothing
+has to be installed to write them.
+"""
+
+from __future__ import annotations
+
+import csv
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from farandole.errors import SettingsError
+from farandole.study.folder import StudyFolder
+from farandole.study.points import described, varying
+
+__all__ = ["WHERE", "export", "write_events"]
+
+Scalars = Iterator[tuple[int, dict[str, float]]]
+_MASK_DELTA = 0xA282EAD8
+
+
+def export(folder: StudyFolder, where: str) -> str:
+    """What was written, in a sentence for people."""
+    if where not in WHERE:
+        raise SettingsError(f"--scalars {where}: unknown. Use one of {', '.join(WHERE)}.")
+    results = [one for one in folder.last_results().values() if one["status"] == "ok" and one["run"]]
+    names = varying(one["settings"] for one in results)
+    written = 0
+    for result in results:
+        run = folder.path / result["run"]
+        if (run / "history.csv").exists():
+            WHERE[where](folder, run, described(result["settings"], [n for n in names if n != "ranks"]), result)
+            written += 1
+    return f"scalars   {written} runs for {where}" + (f": tensorboard --logdir {folder.path}" if where == "tensorboard" else "")
+
+
+def _history(run: Path) -> Scalars:
+    with (run / "history.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            yield int(row["epoch"]), {name: float(text) for name, text in row.items() if name != "epoch" and text}
+
+
+def _last(result: Mapping[str, Any]) -> dict[str, float]:
+    found = result["figures"].items()
+    return {f"figures/{name}": float(value) for name, value in found if isinstance(value, (int, float))}
+
+
+def _tensorboard(folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
+    for old in run.glob("events.out.tfevents.*"):
+        old.unlink()
+    epochs = dict(_history(run))
+    last = max(epochs, default=0)
+    epochs[last] = epochs.get(last, {}) | _last(result)
+    write_events(run / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}", epochs)
+
+
+def _mlflow(folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
+    try:
+        import mlflow
+    except ImportError:
+        raise SettingsError("--scalars mlflow: MLflow is not installed. Type: pip install mlflow") from None
+    mlflow.set_experiment(folder.plan()["title"])
+    with mlflow.start_run(run_name=name):
+        mlflow.log_params(result["settings"])
+        for epoch, scalars in _history(run):
+            mlflow.log_metrics(scalars, step=epoch)
+        mlflow.log_metrics({name.replace("figures/", ""): value for name, value in _last(result).items()})
+
+
+def _wandb(folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
+    try:
+        import wandb
+    except ImportError:
+        raise SettingsError("--scalars wandb: Weights & Biases is not installed. Type: pip install wandb") from None
+    started = wandb.init(project="farandole", group=folder.plan()["title"], name=name, config=dict(result["settings"]))
+    for epoch, scalars in _history(run):
+        started.log(scalars, step=epoch)
+    started.summary.update(_last(result))
+    started.finish()
+
+
+WHERE: dict[str, Callable[[StudyFolder, Path, str, Mapping[str, Any]], None]] = {
+    "tensorboard": _tensorboard,
+    "mlflow": _mlflow,
+    "wandb": _wandb,
+}
+
+
+def write_events(path: Path, steps: Mapping[int, Mapping[str, float]]) -> None:
+    """A TensorBoard event file: for each step, scalars by name."""
+    now = time.time()
+    with path.open("wb") as file:
+        file.write(_record(_double(1, now) + _bytes(3, b"brain.Event:2")))
+        for step, scalars in sorted(steps.items()):
+            values = b"".join(
+                _bytes(1, _bytes(1, name.encode()) + _tag(2, 5) + struct.pack("<f", value)) for name, value in scalars.items()
+            )
+            file.write(_record(_double(1, now) + _tag(2, 0) + _varint(step) + _bytes(5, values)))
+
+
+def _record(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return length + _checksum(length) + data + _checksum(data)
+
+
+def _checksum(data: bytes) -> bytes:
+    """CRC-32C, rotated and shifted as the format wants it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF)
+
+
+def _crc_row(value: int) -> int:
+    for _ in range(8):
+        value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+    return value
+
+
+_CRC_TABLE = [_crc_row(value) for value in range(256)]
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def _tag(field: int, kind: int) -> bytes:
+    """`kind`: 0 varint, 1 eight bytes, 2 counted bytes, 5 four bytes."""
+    return _varint(field << 3 | kind)
+
+
+def _double(field: int, value: float) -> bytes:
+    return _tag(field, 1) + struct.pack("<d", value)
+
+
+def _bytes(field: int, data: bytes) -> bytes:
+    return _tag(field, 2) + _varint(len(data)) + data

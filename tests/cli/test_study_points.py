@@ -1,0 +1,177 @@
+"""`farandole study strong|weak|batch|lr` and study files, as a user types them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farandole.data.make import make
+
+LIMIT_S = 150
+
+# A program of the user's: it marks a phase, leaves figures, and fails for a batch of 300.
+PROGRAM = """
+import json, os, sys, time
+from farandole.observe import energy
+
+ranks, batch = int(sys.argv[1]), int(sys.argv[2])
+with energy("load"):
+    time.sleep(0.2)
+if batch == 300:
+    sys.exit("farandole: a batch of 300 does not fit")
+with open(os.environ["FARANDOLE_FIGURES"], "w") as file:
+    json.dump({"loss": 1 / batch, "test_accuracy": 0.9, "samples": 100}, file)
+"""
+
+
+def farandole(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "farandole", *words], capture_output=True, text=True, timeout=LIMIT_S, cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    return f"{sys.executable} train.py {{ranks}} {{batch_size}}"
+
+
+def test_a_program_of_the_user_s_over_batches(tmp_path: Path, program: str) -> None:
+    words = ("study", "batch", "--command", program, "--batches", "20,300", "--ranks", "1", "--out", "s")
+    told = farandole(*words, cwd=tmp_path)
+    assert told.returncode == 1, "a point has failed"
+    assert "1/2 1 rank, batch_size=20: " in told.stderr and "left" in told.stderr
+    assert "2/2 1 rank, batch_size=300: FAILED" in told.stderr
+    good, bad = results(tmp_path / "s")
+    assert (good["status"], bad["status"]) == ("ok", "failed")
+    assert bad["reason"] == "exit code 1: farandole: a batch of 300 does not fit"
+    assert bad["reason"] in told.stdout and f"s/{bad['run']}/console.txt" in told.stdout
+    assert "a batch of 300 does not fit" in (tmp_path / "s" / bad["run"] / "console.txt").read_text()
+    figures = good["figures"]
+    assert figures["loss"] == 0.05 and 0.2 <= figures["load_s"] <= figures["total_s"] and figures["cpu_s"] > 0
+    assert figures["power_w"] > 0 and figures["energy_per_sample_j"] == pytest.approx(figures["energy_j"] / 100)
+    assert figures["power_provenance"] == "modelled" and good["marks"] == ["modelled power"]
+    power = json.loads((tmp_path / "s" / good["run"] / "power.json").read_text())
+    assert [phase["name"] for phase in power["phases"]] == ["load"]
+    assert power["whole"]["total"]["energy_j"] == figures["energy_j"]
+    assert "~ modelled power" in told.stdout and "Fastest: batch_size=20" in told.stdout
+
+    again = farandole(*words, cwd=tmp_path)
+    assert "1 of 2 points have a result" in again.stderr
+    assert [one["run"] for one in results(tmp_path / "s")][2:] == [f"{bad['run']}-2"], "only what failed is run again"
+
+    other = farandole(*words, "--set", "x=1", cwd=tmp_path)
+    assert other.returncode == 1 and "holds another study" in other.stderr
+    dry = farandole(*words, "--dry-run", cwd=tmp_path)
+    assert "2 points, 1 have a result" in dry.stdout and "from points that have run here" in dry.stdout
+
+
+def test_tables_of_a_folder(tmp_path: Path) -> None:
+    assert farandole("study", "import", "summit-2019-table2", "--out", "paper", cwd=tmp_path).returncode == 0
+    for form, shown in (("text", "21.82"), ("markdown", "| 384 |"), ("csv", "epoch_s,"), ("latex", r"\hline")):
+        told = farandole("study", "table", "paper", "--format", form, cwd=tmp_path)
+        assert told.returncode == 0 and shown in told.stdout, told.stderr
+    told = farandole("study", "table", "paper", "--json", cwd=tmp_path)
+    assert len(json.loads(told.stdout)["results"]) == 16
+    again = farandole("study", "import", "summit-2019-table2", "--out", "paper", cwd=tmp_path)
+    assert again.returncode == 1 and "choose another --out" in again.stderr
+
+
+def test_stopped_and_typed_again(tmp_path: Path) -> None:
+    words = ["study", "strong", "--command", "sleep 30 {ranks}", "--ranks", "1", "--out", "s", "--no-power"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "farandole", *words], cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("s/points/*/console.txt")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        busy = farandole(*words, cwd=tmp_path)
+        assert busy.returncode == 1 and "another study is writing into s" in busy.stderr
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 130
+    assert b"type the same again to go on" in said
+    assert not (tmp_path / "s" / "results.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["strong", "nt3"], "--ranks 1,2,4"),
+        (["strong", "nt3", "--ranks", "two"], "give numbers, e.g. --ranks 1,2"),
+        (["strong", "--ranks", "2"], "name a benchmark"),
+        (["lr", "nt3", "--rates", "0.1", "--set", "learning_rat=1"], "learning_rate"),
+        (["weak", "nt3", "--ranks", "2", "--vary", "rate"], "expected NAME=VALUE"),
+        (["strong", "nt3", "--ranks", "2", "--submit", "oar"], "sbatch, pbs, lsf"),
+        (["nothing.toml"], "cannot be read"),
+    ],
+)
+def test_mistakes_are_explained_in_one_line(tmp_path: Path, words: list[str], said: str) -> None:
+    told = farandole("study", *words, "--out", "s", cwd=tmp_path)
+    assert told.returncode == 2
+    assert told.stderr.startswith("farandole: ") and said in told.stderr
+    assert len(told.stderr.splitlines()) == 1
+    assert not (tmp_path / "s" / "study.json").exists()
+
+
+def test_an_unknown_study_lists_those_there_are(tmp_path: Path) -> None:
+    told = farandole("study", "storng", cwd=tmp_path)
+    assert told.returncode == 2 and "strong" in told.stderr and "loaders" in told.stderr
+
+
+@pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
+def test_a_benchmark_from_a_study_file(tmp_path: Path) -> None:
+    make("nt3", tmp_path / "data", rows=40, features=60, threads=1)
+    (tmp_path / "my.toml").write_text(
+        """
+        kind = "strong"
+        benchmark = "nt3"
+        preset = "test"
+        [settings]
+        data_dir = "data"
+        epochs = 3
+        conv = [4, 5, 1]
+        pool = [4]
+        dense = [8]
+        batch_size = 10
+        [axes]
+        ranks = [3]
+        emulate_ranks = [3]
+        """
+    )
+    told = farandole("study", "my.toml", "--scalars", "tensorboard", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    folder = tmp_path / "out" / "study-my"
+    (found,) = results(folder)
+    crowded = len(os.sched_getaffinity(0)) < 3
+    assert ("oversubscribed" in found["marks"]) == crowded == ("warning: 3 ranks" in told.stderr)
+    figures = found["figures"]
+    assert figures["local_batch"] == 10 and figures["global_batch"] == 30 and figures["epochs"] == 1
+    assert 0 <= figures["test_accuracy"] <= 1 and figures["parameters"] > 0
+    phases = [figures[f"{name}_s"] for name in ("start", "load", "preprocess", "build", "broadcast", "train", "evaluate", "save")]
+    assert sum(phases) == pytest.approx(figures["total_s"], rel=0.2)
+    run = folder / found["run"]
+    for name in ("run.json", "history.csv", "log.txt", "power.json", "console.txt", "timeline.json"):
+        assert (run / name).exists(), name
+    assert list(run.glob("events.out.tfevents.*"))
+    plan = json.loads((folder / "study.json").read_text())
+    assert plan["points"][0]["key"] == found["key"] and plan["benchmark"] == "nt3" and plan["environment"]["cores"]
+    assert plan["command"] == "farandole study my.toml --scalars tensorboard"

@@ -1,0 +1,220 @@
+"""Cases, tables and verdicts, of results made by hand; figures of run directories; figures from elsewhere."""
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farandole.errors import DataError, SettingsError
+from farandole.study.cases import Case, cases_of
+from farandole.study.collecting import collect
+from farandole.study.figures import FIGURES, energy_figures, figures_of_command, figures_of_run
+from farandole.study.folder import StudyFolder
+from farandole.study.importing import import_figures, papers_tables
+from farandole.study.points import Point
+from farandole.study.table import FORMATS, as_table
+from farandole.study.verdicts import study_verdict
+
+PLAN = {"kind": "strong", "title": "nt3_a & b"}
+
+
+def result(ranks: int, total_s: float, repeat: int = 0, **more: Any) -> dict[str, Any]:
+    settings = {"benchmark": "nt3", "ranks": ranks, "nodes": 1, "batch_size": 20, "seed": 1, **more.pop("settings", {})}
+    figures = {
+        "total_s": total_s, "load_s": 2.0, "train_s": total_s - 3, "local_batch": 20, "global_batch": 20 * ranks,
+        "energy_j": 10 * total_s, "power_w": 10.0, "test_accuracy": 0.9, "metric": "accuracy", "power_provenance": "modelled",
+    }  # fmt: skip
+    return {
+        "schema": 1, "study": "strong", **Point(settings=settings, repeat=repeat).as_dict(), "status": "ok", "reason": None,
+        "run": None, "marks": ["modelled power"], "figures": {**figures, **more.pop("figures", {})}, **more,
+    }  # fmt: skip
+
+
+RESULTS = [
+    result(1, 99.0), result(1, 101.0, 1), result(1, 105.0, 2), result(2, 60.0), result(2, 50.0, 1), result(2, 55.0, 2),
+]  # fmt: skip
+
+
+def cases() -> list[Case]:
+    return cases_of("strong", RESULTS)
+
+
+def test_repeats_are_one_case_with_median_and_spread() -> None:
+    one, two = cases()
+    assert (two.figures["total_s"].median, two.figures["total_s"].low, two.figures["total_s"].high) == (55, 50, 60)
+    assert (one.runs, two.runs, two.base) == (3, 3, one)
+    assert two.scaled is not None and two.scaled.speedup == pytest.approx(101 / 55)
+
+
+def test_seeds_are_one_case() -> None:
+    (case,) = cases_of("strong", [result(1, 10.0), result(1, 20.0, settings={"seed": 2})])
+    assert case.runs == 2 and "seed" not in case.settings
+
+
+def test_each_series_has_a_base_of_its_own() -> None:
+    loaders = [result(n, s, settings={"loader": w}) for w, n, s in [("a", 2, 50), ("a", 1, 90), ("b", 1, 60), ("b", 2, 40)]]
+    speedups = [case.scaled.speedup for case in cases_of("strong", loaders) if case.scaled]
+    assert speedups == pytest.approx([90 / 50, 1, 1, 60 / 40])
+
+
+def test_emulated_ranks_have_no_speedup() -> None:
+    told = [result(1, 10.0 * n, settings={"emulate_ranks": n}, marks=["emulated ranks"]) for n in (1, 8)]
+    assert [case.scaled for case in cases_of("strong", told)] == [None, None]
+
+
+def test_text() -> None:
+    told = as_table(PLAN, cases(), "text")
+    assert "base case: 1 rank, 101 s in all" in told and "medians of 3 runs a case" in told
+    assert "50..60" in told and "92%" in told and "1.84" in told
+    assert "~550" in told and "modelled power" in told and "no evidence of a saving" in told
+
+
+def test_markdown_and_latex_have_every_column() -> None:
+    for form, mark in (("markdown", "|"), ("latex", "&")):
+        rows = [line for line in as_table(PLAN, cases(), form).splitlines() if line.count(mark) > 10]
+        assert len({line.count(mark) for line in rows}) == 1, rows
+        for heading in ("ranks", "nodes", "local batch", "s/epoch", "load s", "efficiency", "samples/s", "J/sample", "EDP"):
+            assert heading in rows[0]
+    latex = as_table(PLAN, cases(), "latex")
+    assert r"nt3\_a \& b" in latex and r"92\%" in latex and r"$\sim$550" in latex
+
+
+def test_csv_can_be_imported_again(tmp_path: Path) -> None:
+    text = as_table(PLAN, cases(), "csv")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [(row["total_s"], row["total_s_min"], row["total_s_max"]) for row in rows][1] == ("55.0", "50.0", "60.0")
+    file = tmp_path / "numbers.csv"
+    file.write_text(text)
+    with pytest.raises(DataError, match="power_provenance"):
+        import_figures(str(file), tmp_path / "bad", None)
+    named = [f"{line},{'power_provenance' if at == 0 else 'modelled'}" for at, line in enumerate(text.splitlines())]
+    file.write_text("\n".join(named))
+    folder = import_figures(str(file), tmp_path / "study", None)
+    again = cases_of("strong", folder.results())
+    assert [case.median("total_s") for case in again] == [101, 55]
+    assert again[1].scaled is not None and again[1].modelled and "imported" in again[1].marks
+
+
+def test_failed_points_are_shown() -> None:
+    failed = result(4, 1.0) | {"status": "failed", "reason": "exit code 1: boom", "figures": {}}
+    told = cases_of("strong", [*RESULTS, failed])
+    assert (told[2].runs, told[2].failed, told[2].reason) == (0, 1, "exit code 1: boom")
+    for form in FORMATS:
+        as_table(PLAN, told, form)
+    assert "0 (1 failed)" in as_table(PLAN, told, "text")
+    assert study_verdict("strong", told[2:]) == "No point has a result."
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(SettingsError, match="text, markdown, csv, latex"):
+        as_table(PLAN, cases(), "html")
+
+
+def test_verdicts() -> None:
+    assert study_verdict("strong", cases()).startswith("Efficient to 2 ranks (92%), the most that were tried. Power is mod")
+    emulated = [
+        result(1, 10.0, settings={"emulate_ranks": n}, figures={"test_accuracy": a}) for n, a in ((1, 0.99), (8, 0.98), (48, 0.6))
+    ]
+    assert "From 48 ranks on the accuracy suffers (0.600 instead of 0.990)" in study_verdict("strong", cases_of("strong", emulated))
+    batches = [result(1, 10.0), result(1, 8.0, settings={"batch_size": 40}, figures={"test_accuracy": 0.5})]
+    assert study_verdict("batch", cases_of("batch", batches)).startswith(
+        "Fastest: batch_size=40 (8.0 s). Best accuracy: batch_size=20 (0.9000)."
+    )
+
+
+def a_run(folder: Path) -> None:
+    seconds = {name: {"ranks": [1.0, 3.0], "max": 3.0} for name in ("start", "load", "broadcast", "train", "evaluate")}
+    record = {
+        "benchmark": "p1b3", "seconds": {**seconds, "total": {"ranks": [10.0, 12.0], "max": 12.0}},
+        "epoch_s": {"median": 0.5}, "step_s": {"median": 0.1}, "samples_per_s": 100.0,
+        "communication": {"bytes": [8, 8], "seconds": [1.0, 2.0], "exposed_s": [0.5, 0.7]},
+        "final": {"train": {"loss": 1.0, "r2": 0.5}, "test": {"loss": 2.0, "r2": 0.4}},
+        "plan": {"global_batch": 20, "local_batch": 10, "epochs": 2, "samples_per_epoch": 50},
+        "epochs": [{}, {}], "parameters": 7, "memory": {"peak_bytes": [5, 6]}, "hosts": ["a", "a"],
+    }  # fmt: skip
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(record))
+
+
+def test_figures_of_a_run(tmp_path: Path) -> None:
+    a_run(tmp_path / "run")
+    found = figures_of_run(tmp_path / "run")
+    energy_figures(found, {"energy_j": 300.0, "mean_w": 25.0, "reason": "", "provenance": "measured-node"})
+    expected = {
+        "total_s": 12.0, "load_s": 2.0, "train_s": 2.0, "comm_s": 1.5, "exposed_s": 0.6, "peak_bytes": 6,
+        "test_accuracy": 0.4, "metric": "r2", "energy_per_sample_j": 3.0, "edp_js": 3600.0, "parameters": 7,
+        "power_provenance": "measured-node",
+    }  # fmt: skip
+    assert {name: found.values[name] for name in expected} == pytest.approx(expected)
+    assert {*FIGURES} <= {*found.values}
+    unknown = {name for name in FIGURES if found.values[name] is None}
+    assert {"wait_s", "data_stall_s"} <= {*found.reasons} <= unknown
+
+
+def test_a_run_without_a_record_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has left no record"):
+        figures_of_run(tmp_path)
+
+
+def test_figures_of_a_program_of_the_user_s() -> None:
+    found = figures_of_command(9.0, {"load": 2.0, "other": 1.0}, {"loss": 0.5})
+    assert (found.values["total_s"], found.values["load_s"], found.values["loss"]) == (9.0, 2.0, 0.5)
+    assert found.reasons["accuracy"] == "the program has not told it" and "loss" not in found.reasons
+    with pytest.raises(DataError, match="unknown figure speed; known: total_s"):
+        figures_of_command(9.0, {}, {"speed": 1})
+
+
+def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = StudyFolder(tmp_path)
+    made = result(2, 5.0, run="points/x", started="2026", wall_s=10.0, reasons={}, job={"system": "slurm", "id": "7"})
+    plan = {"kind": "strong", "title": "t", "benchmark": "nt3", "preset": None, "fixed": {}}
+    folder.write_plan({**plan, "points": [{name: made[name] for name in ("key", "settings", "repeat")}]})
+    (tmp_path / "points" / "x").mkdir(parents=True)
+    (tmp_path / "points" / "x" / "result.json").write_text(json.dumps(made))
+    sacct = tmp_path / "bin" / "sacct"
+    sacct.parent.mkdir()
+    sacct.write_text("#!/bin/sh\necho $@ | grep -q -- --jobs=7 && echo 640\n")
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sacct.parent}:{os.environ['PATH']}")
+    assert (collect(folder), collect(folder)) == (1, 0)
+    (found,) = folder.results()
+    assert (found["figures"]["energy_j"], found["figures"]["power_w"]) == (640.0, 64.0)
+    assert found["figures"]["power_provenance"] == "measured-node" and found["marks"] == ["energy from sacct"]
+
+
+def test_the_papers_tables() -> None:
+    tables = papers_tables()
+    assert len(tables) >= 10
+    for name, table in tables.items():
+        assert {len(row) for row in table["rows"]} == {len(table["columns"])}, name
+        assert "Wu" in table["source"] and table["where"]
+    epochs = {(row[0], row[1]): row[2] for row in tables["summit-2019-table2"]["rows"]}
+    assert (epochs[20, 384], epochs[40, 1]) == (21.82, 10.14)
+
+
+def test_every_table_of_the_papers_can_be_imported(tmp_path: Path) -> None:
+    for name, table in papers_tables().items():
+        folder = import_figures(name, tmp_path / name, None)
+        told = cases_of(table["kind"], folder.results())
+        assert len(told) == len(table["rows"]), name
+        assert "Wu" in as_table(folder.plan(), told, "text")
+    # 384 GPUs of 59.14 W, and joules of one times 384.
+    of_384 = [case for case in cases_of("strong", StudyFolder(tmp_path / "summit-2019-table5").results()) if case.ranks == 384]
+    assert of_384[0].median("power_w") == pytest.approx(384 * 59.14)
+    assert of_384[0].median("energy_j") == pytest.approx(384 * 13227.92)
+
+
+def test_what_cannot_be_imported(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="summit-2019-table2"):
+        import_figures("table9", tmp_path / "x", None)
+    file = tmp_path / "numbers.csv"
+    file.write_text("batch_size,total_s\n20,3\n")
+    with pytest.raises(DataError, match="column `ranks`"):
+        import_figures(str(file), tmp_path / "x", None)
+    file.write_text("ranks,total_s\n")
+    with pytest.raises(DataError, match="no rows"):
+        import_figures(str(file), tmp_path / "x", None)
