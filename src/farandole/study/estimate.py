@@ -20,6 +20,9 @@ _SECONDS_A_SAMPLE = {
     ("p1b3", "demo"): 1e-4, ("p1b3", "test"): 5e-5, ("p1b3", "paper"): 5e-3,
 }  # fmt: skip
 """Of one rank on one core of a virtual machine, forward and backward; good for a factor of 3."""
+_PAPER_MB = {"nt3": 750, "p1b1": 1030, "p1b2": 217, "p1b3": 421}
+_LOAD_S_A_MB = {"pandas": 0.12, "pandas-chunked": 0.05, "dask": 0.1}
+"""Of other loaders a tenth of the slowest is assumed."""
 
 
 def usable_cores() -> int:
@@ -53,7 +56,20 @@ def _guess_s(settings: Mapping[str, Any]) -> float:
         return 60.0
     crowd = max(1.0, settings["ranks"] / usable_cores())
     cost = _SECONDS_A_SAMPLE[settings["benchmark"], settings["preset"]]
-    return crowd * (_START_S + cost * _samples_a_rank(settings))
+    return crowd * (_START_S + _load_s(settings) + cost * _share_of_features(settings) * _samples_a_rank(settings))
+
+
+def _load_s(settings: Mapping[str, Any]) -> float:
+    size_mb = _PAPER_MB[settings["benchmark"]] if settings["preset"] == "paper" else 0
+    return size_mb * _LOAD_S_A_MB.get(settings["loader"], 0.01)
+
+
+def _share_of_features(settings: Mapping[str, Any]) -> float:
+    """Most of the work is in layers whose width follows the features."""
+    from farandole.data.candle.files import BENCHMARKS
+
+    chosen = settings.get("feature_subsample") or 0
+    return chosen / BENCHMARKS[settings["benchmark"]].presets[settings["preset"]].features if chosen else 1.0
 
 
 def _samples_a_rank(settings: Mapping[str, Any]) -> float:

@@ -113,7 +113,7 @@ def _split(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             continue
         if name in _A_RANK:
             figures[_A_RANK[name]] = value * ranks
-        if name in FIGURES and name != "epochs" or name in _TEXT or name.endswith(("_s", "_j", "_w", "_a_rank")):
+        if (name in FIGURES and name != "epochs") or name in _TEXT or name.endswith(("_s", "_j", "_w", "_a_rank")):
             figures[name] = value
         else:
             settings[as_name(name)] = value

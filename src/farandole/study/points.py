@@ -24,7 +24,7 @@ _OWN = ("ranks", "nodes")
 """Settings of a point that are no settings of a run."""
 _TOLD = (
     "benchmark", "preset", "framework", "epochs", "batch_size", "learning_rate", "rng_seed", "parallel", "work",
-    "lr_scaling", "batch_scaling", "emulate_ranks", "warmup_epochs",
+    "lr_scaling", "batch_scaling", "emulate_ranks", "warmup_epochs", "loader",
 )  # fmt: skip
 """What is kept of every run's settings, whether given or not."""
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from farandole.benchmarks import benchmark
 from farandole.benchmarks.samples import TrainingData
+from farandole.data.candle.tables import reading_with
 from farandole.errors import FarandoleError, SettingsError, TrainingError
 from farandole.observe.phases import PhaseTimes, phase, recorded
 from farandole.train.plan import Plan, advice, make_plan
@@ -97,7 +98,7 @@ class _Session:
 
     def run(self) -> Result:
         self._on_rank_0(lambda: make_missing_data(self._settings))
-        with phase("preprocess"):
+        with phase("preprocess"), reading_with(self._settings.loader):
             data = self._known.load(self._settings.data_folder, self._settings.parameters)
         plan = make_plan(self._settings, len(data.train), self._size)
         with phase("build"):

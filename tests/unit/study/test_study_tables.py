@@ -18,6 +18,7 @@ from farandole.study.importing import import_figures, papers_tables
 from farandole.study.points import Point
 from farandole.study.table import FORMATS, as_table
 from farandole.study.verdicts import study_verdict
+from repository import ROOT
 
 PLAN = {"kind": "strong", "title": "nt3_a & b"}
 
@@ -218,3 +219,8 @@ def test_what_cannot_be_imported(tmp_path: Path) -> None:
     file.write_text("ranks,total_s\n")
     with pytest.raises(DataError, match="no rows"):
         import_figures(str(file), tmp_path / "x", None)
+
+
+def test_the_document_names_every_figure() -> None:
+    told = (ROOT / "docs" / "studies.md").read_text()
+    assert [name for name, meaning in FIGURES.items() if f"| `{name}` | {meaning} |" not in told] == []

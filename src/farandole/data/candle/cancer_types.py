@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from farandole.data.matrix import Matrix, read_matrix
+from farandole.data.candle.tables import read_table
+from farandole.data.matrix import Matrix
 from farandole.data.split import Samples, one_hot
 from farandole.errors import DataError
 
@@ -30,7 +31,7 @@ class CancerTypes:
 def read_cancer_types(train: Path, test: Path, *, cache: bool | Path) -> CancerTypes:
     """Read and check the two files of a benchmark that knows cancer types."""
     matrices = {
-        path: read_matrix(path, header=True, columns=[ID, LABEL], cache=cache) for path in (train, test)
+        path: read_table(path, header=True, columns=[ID, LABEL], cache=cache) for path in (train, test)
     }
     _check_features(matrices, train, test)
     labels = {path: _labels(path, matrix) for path, matrix in matrices.items()}

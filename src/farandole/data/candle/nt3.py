@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farandole.data.candle.files import find
-from farandole.data.matrix import Matrix, read_matrix
+from farandole.data.candle.tables import read_table
+from farandole.data.matrix import Matrix
 from farandole.data.scale import check_scaling, scale
 from farandole.data.split import DataSet, Samples, one_hot
 from farandole.errors import DataError
@@ -29,7 +30,7 @@ def load(folder: str | Path, *, scaling: str = "maxabs", cache: bool | Path = Tr
     check_scaling(scaling)
     paths = find("nt3", folder)
     files = [paths["train"], paths["test"]]
-    matrices = [read_matrix(path, header=False, columns=[0], cache=cache) for path in files]
+    matrices = [read_table(path, header=False, columns=[0], cache=cache) for path in files]
     labels = [_labels(path, matrix) for path, matrix in zip(files, matrices)]
     _check_genes(files, matrices)
     scale([matrix.values for matrix in matrices], scaling, sources=[str(path) for path in files])

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from farandole.data.candle.files import benchmark, cell_name, find
 from farandole.data.candle.join import Names, Table, identifiers, joined, rows_of
+from farandole.data.candle.tables import read_table
 from farandole.data.layout import NA
-from farandole.data.matrix import read_matrix
 from farandole.data.scale import check_scaling, fill_gaps, scale
 from farandole.data.split import batches_of_rank, check_validation, drawn, held_out
 from farandole.errors import DataError, SettingsError
@@ -167,7 +167,7 @@ class _Responses:
 
     @classmethod
     def read(cls, path: Path, cache: bool | Path) -> _Responses:
-        matrix = read_matrix(path, header=True, columns=["NSC", "CELLNAME"], na=GAPS, cache=cache)
+        matrix = read_table(path, header=True, columns=["NSC", "CELLNAME"], na=GAPS, cache=cache)
         names = matrix.names or ()
         for column in ("LOG_CONCENTRATION", "GROWTH"):
             if column not in names:
@@ -240,7 +240,7 @@ def _features(
 
 def _read_table(path: Path, role: str, cache: bool | Path) -> Table:
     column = str(benchmark("p1b3").files[role].columns[0])
-    matrix = read_matrix(path, header=True, columns=[column], na=GAPS, cache=cache)
+    matrix = read_table(path, header=True, columns=[column], na=GAPS, cache=cache)
     names = identifiers(path, matrix, column)
     if column == "CellLine":
         names = np.array([cell_name(str(name)) for name in names])
