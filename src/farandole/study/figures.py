@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError
+from farandole.study.tracing import trace_figures
 
-__all__ = ["FIGURES", "Figures", "energy_figures", "figures_of_command", "figures_of_run"]
+__all__ = ["FIGURES", "Figures", "add_trace", "energy_figures", "figures_of_command", "figures_of_run"]
 
 FIGURES = {
     "total_s": "seconds of the whole run, of the slowest rank",
@@ -48,7 +49,6 @@ FIGURES = {
 }
 """Every figure of a result, and what it means. Null is unknown; `reasons` then says why."""
 _PHASES = ("start", "load", "preprocess", "build", "broadcast", "train", "evaluate", "save")
-_NO_TRACE = "the run's record has none; the timeline may show it"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -75,7 +75,8 @@ def figures_of_run(folder: Path) -> Figures:
         raise DataError(f"the run has left no record: {folder / 'run.json'}: {error}") from error
     figures = Figures()
     figures.add(_times(record))
-    figures.add(_communication(record), _NO_TRACE)
+    figures.add(_communication(record))
+    add_trace(figures, folder)
     figures.add(_quality(record), "nothing was trained")
     plan = record["plan"]
     figures.add({
@@ -99,8 +100,14 @@ def _communication(record: Mapping[str, Any]) -> dict[str, Any]:
     told = record["communication"]
     return {
         "comm_bytes": _mean(told["bytes"]), "comm_s": _mean(told["seconds"]), "exposed_s": _mean(told["exposed_s"]),
-        "wait_s": _mean(told.get("wait_s")), "data_stall_s": _mean(record.get("data_stall_s")),
     }  # fmt: skip
+
+
+def add_trace(figures: Figures, run: Path) -> None:
+    """What the timeline shows and the run has not told itself."""
+    found, reason = trace_figures(run)
+    missing = [name for name in ("comm_s", "exposed_s", "wait_s", "data_stall_s") if figures.values[name] is None]
+    figures.add({name: found.get(name) for name in missing}, reason)
 
 
 def _quality(record: Mapping[str, Any]) -> dict[str, Any]:

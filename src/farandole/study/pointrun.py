@@ -19,9 +19,10 @@ from typing import Any
 
 from farandole.errors import DataError, SettingsError
 from farandole.study.estimate import usable_cores
-from farandole.study.figures import Figures, energy_figures, figures_of_command, figures_of_run
+from farandole.study.figures import Figures, add_trace, energy_figures, figures_of_command, figures_of_run
 from farandole.study.folder import SCHEMA, StudyFolder, now
 from farandole.study.points import Point, run_words
+from farandole.study.tracing import merge_watched, recording_environment
 
 __all__ = ["FIGURES_FILE", "PointRunner", "command_words", "marks_of"]
 
@@ -64,7 +65,7 @@ class PointRunner:
         ended, energy, phases_s = self._measured(point, run)
         figures, reason = self._figures(point, run, ended, phases_s)
         figures.add({"cpu_s": ended.cpu_s})
-        _add_energy(figures, energy, point)
+        energy_figures(figures, energy or _no_energy("power was not sampled (--no-power)"))
         return {
             "schema": SCHEMA, "study": self.kind, "key": point.key, "settings": dict(point.settings),
             "repeat": point.repeat, "status": "failed" if reason else "ok", "reason": reason, "started": started,
@@ -74,8 +75,9 @@ class PointRunner:
 
     def _measured(self, point: Point, run: Path) -> tuple[_Ended, Mapping[str, Any] | None, dict[str, float]]:
         words = command_words(point.settings, run)
+        variables = recording_environment(run, watched="command" in point.settings, power=self.power)
         if not self.power:
-            return self._run(words, run, {}), None, {}
+            return self._run(words, run, variables), None, {}
         from farandole.observe.power.discover import find_sensors, root_from_environment
         from farandole.observe.power.sampler import Sampler
         from farandole.observe.power.session import PHASES_FILE
@@ -84,15 +86,17 @@ class PointRunner:
         sampler = Sampler(find_sensors(root_from_environment()))
         try:
             with sampler:
-                ended = self._run(words, run, {PHASES_FILE: str(told)})
+                ended = self._run(words, run, {**variables, PHASES_FILE: str(told)})
         finally:
             sampler.close()
+        if point.settings["nodes"] > 1:
+            return ended, _of_all_nodes(run), {}
         total, phases_s = _report(sampler.recording(), words, ended, told, run)
         return ended, total, phases_s
 
     def _run(self, words: list[str], run: Path, environment: Mapping[str, str]) -> _Ended:
         console = run / CONSOLE
-        variables = {**os.environ, **environment, FIGURES_FILE: str(run.absolute() / "figures.json")}
+        variables = {**environment, FIGURES_FILE: str(run.absolute() / "figures.json")}
         cpu_s, start_ns = _children_cpu_s(), time.monotonic_ns()
         with console.open("wb") as output:
             output.write(f"$ {shlex.join(words)}\n".encode())
@@ -124,7 +128,10 @@ class PointRunner:
             return Figures(), _why(run, ended.exit_code)
         try:
             if "command" in point.settings:
-                return figures_of_command(ended.wall_s, phases_s, _told(run)), None
+                merge_watched(run)
+                figures = figures_of_command(ended.wall_s, phases_s, _told(run))
+                add_trace(figures, run)
+                return figures, None
             return figures_of_run(run), None
         except DataError as error:
             return Figures(), str(error)
@@ -181,13 +188,17 @@ def _report(recording: Any, words: list[str], ended: _Ended, told: Path, run: Pa
     return report["whole"]["total"], {phase.name: phase.duration_s for phase in node.phases}
 
 
-def _add_energy(figures: Figures, energy: Mapping[str, Any] | None, point: Point) -> None:
-    unknown = {"energy_j": None, "mean_w": None, "provenance": "none", "modelled": False}
-    if energy is None:
-        energy = {**unknown, "reason": "power was not sampled (--no-power)"}
-    elif point.settings["nodes"] > 1:
-        energy = {**unknown, "reason": "only the first node was sampled; power.json has it"}
-    energy_figures(figures, energy)
+def _of_all_nodes(run: Path) -> Mapping[str, Any]:
+    """The total of a job of several nodes, which its ranks have measured, each node by its first."""
+    try:
+        total: dict[str, Any] = json.loads((run / POWER).read_text())["total"]
+    except (OSError, ValueError, KeyError):
+        return _no_energy("the job's nodes have left no power.json")
+    return total
+
+
+def _no_energy(reason: str) -> dict[str, Any]:
+    return {"energy_j": None, "mean_w": None, "provenance": "none", "reason": reason}
 
 
 def _told(run: Path) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +147,10 @@ def summary(folder: StudyFolder) -> str:
 
 def _page(folder: Path) -> Path | None:
     """Written by `farandole.report`, where this installation has it."""
-    try:
-        from farandole.report import write_report
-    except ImportError:
+    if find_spec("farandole.report") is None:
         return None
     try:
-        return Path(write_report(folder))
+        return Path(import_module("farandole.report").write_report(folder))
     except FarandoleError as error:
         print(f"farandole: no page: {error}", file=sys.stderr)
         return None
