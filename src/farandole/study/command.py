@@ -53,7 +53,7 @@ class _StudyOrFile(argparse._SubParsersAction):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.choices = None  # a file is none of them; unknown studies are refused below
+        self.choices = None  # type: ignore[assignment]  # a file is none of them; unknown studies are refused below
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if values and values[0].endswith(".toml"):

@@ -56,12 +56,12 @@ def _guess_s(settings: Mapping[str, Any]) -> float:
         return 60.0
     crowd = max(1.0, settings["ranks"] / usable_cores())
     cost = _SECONDS_A_SAMPLE[settings["benchmark"], settings["preset"]]
-    return crowd * (_START_S + _load_s(settings) + cost * _share_of_features(settings) * _samples_a_rank(settings))
+    return float(crowd * (_START_S + _load_s(settings) + cost * _share_of_features(settings) * _samples_a_rank(settings)))
 
 
 def _load_s(settings: Mapping[str, Any]) -> float:
     size_mb = _PAPER_MB[settings["benchmark"]] if settings["preset"] == "paper" else 0
-    return size_mb * _LOAD_S_A_MB.get(settings["loader"], 0.01)
+    return size_mb * _LOAD_S_A_MB.get(str(settings["loader"]), 0.01)
 
 
 def _share_of_features(settings: Mapping[str, Any]) -> float:

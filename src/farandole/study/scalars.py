@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,7 @@ def _tensorboard(folder: StudyFolder, run: Path, name: str, result: Mapping[str,
 
 
 def _mlflow(folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
-    try:
-        import mlflow
-    except ImportError:
-        raise SettingsError("--scalars mlflow: MLflow is not installed. Type: pip install mlflow") from None
+    mlflow = _required("mlflow")
     mlflow.set_experiment(folder.plan()["title"])
     with mlflow.start_run(run_name=name):
         mlflow.log_params(result["settings"])
@@ -73,15 +71,19 @@ def _mlflow(folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]
 
 
 def _wandb(folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
-    try:
-        import wandb
-    except ImportError:
-        raise SettingsError("--scalars wandb: Weights & Biases is not installed. Type: pip install wandb") from None
+    wandb = _required("wandb")
     started = wandb.init(project="farandole", group=folder.plan()["title"], name=name, config=dict(result["settings"]))
     for epoch, scalars in _history(run):
         started.log(scalars, step=epoch)
     started.summary.update(_last(result))
     started.finish()
+
+
+def _required(package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError:
+        raise SettingsError(f"--scalars {package}: it is not installed. Type: pip install {package}") from None
 
 
 WHERE: dict[str, Callable[[StudyFolder, Path, str, Mapping[str, Any]], None]] = {
