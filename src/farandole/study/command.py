@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from farandole.data.candle.files import BENCHMARKS, PRESETS
 from farandole.study.options import add_kinds, run_file, run_kind
+from farandole.study.settings import KINDS
 from farandole.study.table import FORMATS
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def _add_import(actions: Verbs) -> None:
     action.add_argument("source", metavar="FILE.csv", help="a table, or the name of one of the papers' tables")
     action.add_argument("--out", type=Path, metavar="DIR", help="default: out/import-NAME")
     action.add_argument("--title", help="default: the file's name")
+    action.add_argument("--kind", choices=tuple(KINDS), default="strong", help="how a CSV file's rows compare; default: strong")
     action.set_defaults(run=_import)
 
 
@@ -137,7 +139,7 @@ def _import(options: argparse.Namespace) -> int:
     from farandole.study.importing import import_figures
     from farandole.study.running import summary
 
-    print(summary(import_figures(options.source, options.out, options.title)))
+    print(summary(import_figures(options.source, options.out, options.title, options.kind)))
     return 0
 
 

@@ -37,8 +37,8 @@ def papers_tables() -> dict[str, dict[str, Any]]:
     return found
 
 
-def import_figures(source: str, out: Path | None, title: str | None) -> StudyFolder:
-    """The folder of a new study. `source` is a CSV file or the name of a table."""
+def import_figures(source: str, out: Path | None, title: str | None, kind: str = "strong") -> StudyFolder:
+    """The folder of a new study. `source` is a CSV file, of a study of `kind`, or the name of a table."""
     if source in papers_tables():
         table = papers_tables()[source]
         rows = [{**table["settings"], **dict(zip(table["columns"], row))} for row in table["rows"]]
@@ -46,7 +46,7 @@ def import_figures(source: str, out: Path | None, title: str | None) -> StudyFol
         provenance, kind, notes = table.get("power_provenance", "none"), table["kind"], table.get("notes", [])
         name = source
     else:
-        rows, told, provenance, kind, notes, name = *_read(Path(source)), "", "strong", [], Path(source).stem
+        rows, told, provenance, notes, name = _read(Path(source)), source, "none", [], Path(source).stem
     folder = StudyFolder(out or Path("out", f"import-{name}"))
     lines = list(_results(rows, kind, provenance))
     if folder.exists:
@@ -61,7 +61,7 @@ def import_figures(source: str, out: Path | None, title: str | None) -> StudyFol
     return folder
 
 
-def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
+def _read(path: Path) -> list[dict[str, Any]]:
     if path.suffix != ".csv" or not path.exists():
         raise SettingsError(
             f"{path}: no CSV file, and no table of the papers. There are {', '.join(papers_tables())}."
@@ -71,7 +71,7 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
         rows = [{name: _value(text) for name, text in row.items()} for row in reader]
     if not rows:
         raise DataError(f"{path} has no rows")
-    return rows, str(path)
+    return rows
 
 
 def _value(text: str | None) -> Any:
@@ -106,7 +106,7 @@ def _split(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     ranks = row.get("ranks")
     if type(ranks) is not int or ranks < 1:
         raise DataError(f"ranks={ranks!r}: every row needs a column `ranks` with a whole number from 1 on")
-    settings: dict[str, Any] = {"ranks": ranks, "nodes": row.get("nodes") or ranks}
+    settings: dict[str, Any] = {"ranks": ranks}
     figures: dict[str, Any] = {}
     for name, value in row.items():
         if name is None or name in _DERIVED or name.endswith(("_min", "_max")) or value is None:
