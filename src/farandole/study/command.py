@@ -28,10 +28,11 @@ examples:
   farandole study lr nt3 --rates 0.001,0.01 --vary lr_scaling=linear,none --ranks 1,2
   farandole study strong --command "python train.py" --ranks 1,2
   farandole study studies/nt3-strong.toml --dry-run             what it would run, and how long that takes
-  farandole study strong nt3 --ranks 2,4 --submit sbatch --ranks-per-node 2 --time 00:30:00
+  farandole study strong nt3 --ranks 2,4 --submit sbatch --ranks-per-node 2 --time 00:30:00 --directive=--partition=short
                                                                 scripts for Slurm; also pbs and lsf
   farandole study collect DIR                                   what such jobs have left
   farandole study table DIR --format latex                      text, markdown, csv or latex
+  farandole study table DIR --json                              the results for programs
   farandole study table DIR --scalars tensorboard               every run's loss and accuracy, to be drawn elsewhere
   farandole study import numbers.csv --out DIR                  others' figures as a study; also the papers' tables
   farandole study loaders nt3 --data-dir data --loaders pandas,fast --ranks 1,4
