@@ -34,6 +34,8 @@ examples:
   farandole study table DIR --format latex                      text, markdown, csv or latex
   farandole study table DIR --json                              the results for programs
   farandole study table DIR --scalars tensorboard               every run's loss and accuracy, to be drawn elsewhere
+  farandole study beside DIR theta-2018-table4 --figures accuracy,test_accuracy
+                                                                ours beside a paper's
   farandole study import numbers.csv --out DIR                  others' figures as a study; also the papers' tables
   farandole study loaders nt3 --data-dir data --loaders pandas,fast --ranks 1,4
 
@@ -72,6 +74,7 @@ def add_study(verbs: Verbs) -> None:
     actions: Verbs = verb.add_subparsers(title="studies", metavar="STUDY", required=True, action=_StudyOrFile)
     add_kinds(actions, run_kind=run_kind, run_file=run_file)
     _add_table(actions)
+    _add_beside(actions)
     _add_collect(actions)
     _add_import(actions)
     _add_point(actions)
@@ -105,6 +108,21 @@ def _table(options: argparse.Namespace) -> int:
         return 0
     plan, results = folder.plan(), list(folder.last_results().values())
     print(as_json(folder) if options.json else as_table(plan, cases_of(plan["kind"], results), options.format))
+    return 0
+
+
+def _add_beside(actions: Verbs) -> None:
+    action = _action(actions, "beside", "print a study beside another, or beside a table of the papers")
+    action.add_argument("folder", type=Path, metavar="DIR")
+    action.add_argument("other", metavar="DIR2|TABLE")
+    action.add_argument("--figures", default="accuracy,test_accuracy", metavar="a,b", help="default: accuracy,test_accuracy")
+    action.set_defaults(run=_beside)
+
+
+def _beside(options: argparse.Namespace) -> int:
+    from farandole.study.beside import beside
+
+    print(beside(options.folder, options.other, [word.strip() for word in options.figures.split(",")]))
     return 0
 
 

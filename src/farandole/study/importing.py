@@ -15,7 +15,7 @@ from farandole.study.figures import FIGURES, Figures
 from farandole.study.folder import SCHEMA, StudyFolder, now
 from farandole.study.points import Point, as_name
 
-__all__ = ["import_figures", "papers_tables"]
+__all__ = ["import_figures", "paper_results", "papers_tables"]
 
 PROVENANCES = ("measured-node", "measured-component", "modelled", "none")
 _A_RANK = {"power_w_a_rank": "power_w", "energy_j_a_rank": "energy_j"}
@@ -37,22 +37,25 @@ def papers_tables() -> dict[str, dict[str, Any]]:
     return found
 
 
+def paper_results(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A table of the papers as lines of results."""
+    rows = [{**table["settings"], **dict(zip(table["columns"], row))} for row in table["rows"]]
+    return list(_results(rows, table["kind"], table.get("power_provenance", "none")))
+
+
 def import_figures(source: str, out: Path | None, title: str | None, kind: str = "strong") -> StudyFolder:
     """The folder of a new study. `source` is a CSV file, of a study of `kind`, or the name of a table."""
     if source in papers_tables():
         table = papers_tables()[source]
-        rows = [{**table["settings"], **dict(zip(table["columns"], row))} for row in table["rows"]]
+        lines, kind, notes, name = paper_results(table), table["kind"], table.get("notes", []), source
         told = f"{table['source']}; {table['where']}"
-        provenance, kind, notes = table.get("power_provenance", "none"), table["kind"], table.get("notes", [])
-        name = source
     else:
-        rows, told, provenance, notes, name = _read(Path(source)), source, "none", [], Path(source).stem
+        lines, notes, name, told = list(_results(_read(Path(source)), kind, "none")), [], Path(source).stem, source
     folder = StudyFolder(out or Path("out", f"import-{name}"))
-    lines = list(_results(rows, kind, provenance))
     if folder.exists:
         raise DataError(f"{folder.path} holds a study already: choose another --out")
     folder.write_plan({
-        "kind": kind, "title": title or name, "benchmark": rows[0].get("benchmark"), "preset": None,
+        "kind": kind, "title": title or name, "benchmark": lines[0]["settings"].get("benchmark"), "preset": None,
         "command": f"farandole study import {source} --out {folder.path}", "source": told, "notes": notes,
         "fixed": {}, "base": lines[0]["settings"], "environment": None, "git": None,
         "points": [{name: line[name] for name in ("key", "settings", "repeat")} for line in lines],

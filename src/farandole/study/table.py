@@ -13,7 +13,7 @@ from farandole.study.cases import Case
 from farandole.study.figures import FIGURES
 from farandole.study.points import described, varying
 
-__all__ = ["FORMATS", "as_table"]
+__all__ = ["FORMATS", "as_table", "number"]
 
 FORMATS = ("text", "markdown", "csv", "latex")
 _MODELLED = ("power_w", "energy_j", "energy_per_sample_j", "edp_js")
@@ -77,7 +77,7 @@ def _figure(name: str, heading: str, group: int) -> Column:
     def cell(case: Case) -> str:
         value = case.median(name)
         mark = "~" if case.modelled and name in _MODELLED and value is not None else ""
-        return mark + _number(value)
+        return mark + number(value)
 
     return Column(heading=heading, cell=cell, group=group)
 
@@ -85,7 +85,7 @@ def _figure(name: str, heading: str, group: int) -> Column:
 def _spread(name: str) -> Column:
     def cell(case: Case) -> str:
         spread = case.figures.get(name)
-        return "-" if spread is None else f"{_number(spread.low)}..{_number(spread.high)}"
+        return "-" if spread is None else f"{number(spread.low)}..{number(spread.high)}"
 
     return Column(heading="min..max", cell=cell, group=1 if name == "total_s" else 2)
 
@@ -102,7 +102,8 @@ def _runs(case: Case) -> str:
     return f"{case.runs}" + (f" ({case.failed} failed)" if case.failed else "")
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """For people: four digits or so."""
     if value is None:
         return "-"
     if float(value).is_integer() and abs(value) < 1e6:
@@ -118,7 +119,7 @@ def _notes(plan: Mapping[str, Any], cases: Sequence[Case]) -> list[str]:
     bases = {id(case.base): case.base for case in cases if case.base is not None and case.scaled is not None}
     told = [
         f"base case: {described(base.settings, [n for n in names if n != 'emulate_ranks'])}, "
-        f"{_number(base.median('total_s'))} s in all"
+        f"{number(base.median('total_s'))} s in all"
         for base in bases.values()
     ]
     runs = sorted({case.runs for case in cases if case.runs})

@@ -64,7 +64,7 @@ def test_on_a_terminal_the_line_is_written_over() -> None:
 
 def test_the_files_are_the_same_whatever_reads_them(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
-    make("nt3", tmp_path, rows=12, features=20, threads=1)
+    make("nt3", tmp_path, rows=16, features=60, threads=1)
     ours = load(tmp_path, cache=False)
     with reading_with("pandas"):
         theirs = load(tmp_path)

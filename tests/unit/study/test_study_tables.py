@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from farandole.errors import DataError, SettingsError
+from farandole.study.beside import beside
 from farandole.study.cases import Case, cases_of
 from farandole.study.collecting import collect
 from farandole.study.figures import FIGURES, energy_figures, figures_of_command, figures_of_run
@@ -224,3 +225,22 @@ def test_what_cannot_be_imported(tmp_path: Path) -> None:
 def test_the_document_names_every_figure() -> None:
     told = (ROOT / "docs" / "studies.md").read_text()
     assert [name for name, meaning in FIGURES.items() if f"| `{name}` | {meaning} |" not in told] == []
+
+
+def test_ours_beside_a_paper_s(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path)
+    made = [
+        result(1, 1.0, settings={"emulate_ranks": n, "lr_scaling": rule, "seed": seed}, figures={"test_accuracy": a + seed / 100})
+        for n, rule, a in ((50, "linear", 0.9), (400, "linear", 0.5), (7, "none", 0.7))
+        for seed in (1, 2, 3)
+    ]
+    plan = {"kind": "strong", "title": "t", "benchmark": "nt3", "preset": None, "command": "farandole study x", "fixed": {}}
+    folder.write_plan({**plan, "points": [{name: one[name] for name in ("key", "settings", "repeat")} for one in made]})
+    folder.append(*made)
+    told = beside(tmp_path, "theta-2018-table4", ["test_accuracy"]).splitlines()
+    assert told[0] == "| ranks | lr_scaling | test_accuracy, theirs | test_accuracy, ours |"
+    assert "| 400 | linear | 0.5143 | 0.52 (0.51..0.53) |" in told
+    assert "| 7 | none | - | 0.72 (0.71..0.73) |" in told and "| 200 | none | 0.8036 | - |" in told
+    assert "- ours: `farandole study x`" in told
+    with pytest.raises(SettingsError, match="unknown figure speed"):
+        beside(tmp_path, "theta-2018-table4", ["speed"])

@@ -1,0 +1,85 @@
+"""Two studies side by side, case by case: ours beside a paper's. What only one of them has is shown as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from farandole.errors import SettingsError
+from farandole.study.cases import Case, cases_of, trained_as
+from farandole.study.figures import FIGURES
+from farandole.study.folder import StudyFolder
+from farandole.study.importing import paper_results, papers_tables
+from farandole.study.points import varying
+from farandole.study.table import number
+
+__all__ = ["beside"]
+
+_ONE_SIDED = ("ranks", "nodes", "emulate_ranks", "seed")
+"""Told by `trained_as`, or of no use to compare."""
+
+Key = tuple[Any, ...]
+
+
+def beside(ours: Path, theirs: str, names: Sequence[str]) -> str:
+    """A Markdown table. `theirs` is a folder or the name of a paper's table; cases are matched by ranks and settings."""
+    unknown = [name for name in names if name not in FIGURES]
+    if unknown:
+        raise SettingsError(f"unknown figure {', '.join(unknown)}; known: {', '.join(FIGURES)}")
+    mine, source = _cases(str(ours))
+    other, their_source = _cases(theirs)
+    settings = _shared(mine, other)
+    tables = [_by_key(cases, settings) for cases in (other, mine)]
+    keys = sorted({*tables[0], *tables[1]}, key=lambda key: (tuple(map(str, key[1:])), key[0]))
+    head = ["ranks", *settings, *(f"{name}, {whose}" for name in names for whose in ("theirs", "ours"))]
+    rows = [[*map(str, key), *(_cell(table.get(key), name) for name in names for table in tables)] for key in keys]
+    lines = [_line(head), f"|{'---:|' * len(head)}", *map(_line, rows), "", f"- theirs: {their_source}", f"- ours: {source}"]
+    only = [name for name in varying(case.settings for case in other) if name not in (*settings, *_ONE_SIDED, "epochs")]
+    chosen = [f"- theirs differ in {', '.join(only)} as well: the first of each is shown"] if len(tables[0]) < len(other) else []
+    return "\n".join([*lines, *chosen, *_notes(mine)])
+
+
+def _cases(name: str) -> tuple[list[Case], str]:
+    if name in papers_tables():
+        table = papers_tables()[name]
+        return cases_of(table["kind"], paper_results(table)), f"{table['source']}; {table['where']}"
+    folder = StudyFolder(Path(name))
+    plan = folder.plan()
+    told = plan.get("source") or f"`{plan['command']}`"
+    return cases_of(plan["kind"], list(folder.last_results().values())), told
+
+
+def _shared(mine: Sequence[Case], other: Sequence[Case]) -> list[str]:
+    """Settings that vary in one of them and are known in both."""
+    found = [*varying(case.settings for case in other), *varying(case.settings for case in mine)]
+    both = {name for case in mine for name in case.settings} & {name for case in other for name in case.settings}
+    return [name for name in dict.fromkeys(found) if name in both and name not in (*_ONE_SIDED, "epochs")]
+
+
+def _by_key(cases: Sequence[Case], settings: Sequence[str]) -> Mapping[Key, Case]:
+    """Of cases that differ in a setting which only one side knows, the first."""
+    found: dict[Key, Case] = {}
+    for case in cases:
+        found.setdefault((trained_as(case.settings), *(case.settings.get(name) for name in settings)), case)
+    return found
+
+
+def _cell(case: Case | None, name: str) -> str:
+    spread = None if case is None else case.figures.get(name)
+    if case is None or spread is None:
+        return "failed" if case is not None and case.failed and not case.runs else "-"
+    mark = "~" if case.modelled and name in ("power_w", "energy_j", "energy_per_sample_j", "edp_js") else ""
+    told = f"{mark}{number(spread.median)}"
+    return told if spread.count == 1 else f"{told} ({number(spread.low)}..{number(spread.high)})"
+
+
+def _line(words: Sequence[str]) -> str:
+    return f"| {' | '.join(words)} |"
+
+
+def _notes(cases: Sequence[Case]) -> list[str]:
+    runs = sorted({case.runs for case in cases if case.runs})
+    counted = f"- ours: medians of {runs[0]}" + (f" to {runs[-1]}" if len(runs) > 1 else "") + " runs (smallest..largest)"
+    marks = sorted({mark for case in cases for mark in case.marks})
+    return [*([counted] if runs and runs[-1] > 1 else []), *([f"- ours: {', '.join(marks)}"] if marks else [])]
