@@ -146,8 +146,8 @@ def _text(title: str, columns: Sequence[Column], cases: Sequence[Case], notes: S
     for group in (1, 2):
         shown = [column for column in columns if column.group in (0, group)]
         rows = _rows(shown, cases)
-        known = [i for i, c in enumerate(shown) if c.group == 0 or any(row[i] != "-" for row in rows)]
-        if all(shown[i].group == 0 for i in known):
+        known = [i for i in range(len(shown)) if any(row[i] != "-" for row in rows)]
+        if all(shown[i].group == 0 or shown[i].heading == "runs" for i in known):
             continue
         lines = [[shown[i].heading for i in known], *([row[i] for i in known] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*lines)]
