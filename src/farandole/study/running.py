@@ -115,20 +115,27 @@ def _run(study: StudySettings, folder: StudyFolder, left: Sequence[Point], live:
     estimate = Estimate(folder.results())
     runner = PointRunner(folder=folder, kind=study.kind, power=power)
     for number, point in enumerate(left, 1):
-        told = f"{number}/{len(left)} {_told(point, names, study.repeats)}"
-        began, expected_s, later_s = time.monotonic(), estimate.seconds([point]), estimate.seconds(left[number:])
-
-        def watch(line: str, told: str = told, began: float = began, point_s: float = expected_s, later_s: float = later_s) -> None:
-            passed_s = time.monotonic() - began
-            left_s = max(point_s - passed_s, 0.0) + later_s
-            live.show(f"{told}: {passed_s:.0f} s, about {duration(left_s)} left | {line}")
-
-        live.show(f"{told}: begins, about {duration(expected_s + later_s)} left")
-        runner.watch = watch
+        told, later = f"{number}/{len(left)} {_told(point, names, study.repeats)}", left[number:]
+        runner.watch = _Watch(live, told, estimate.seconds([point]), estimate.seconds(later))
         result = runner.run(point)
         folder.append(result)
         estimate.learn(result)
-        live.say(f"{told}: {_ended(result)}; about {duration(estimate.seconds(left[number:]))} left")
+        live.say(f"{told}: {_ended(result)}; about {duration(estimate.seconds(later))} left")
+
+
+class _Watch:
+    """The live line of a running point."""
+
+    def __init__(self, live: LiveLine, told: str, point_s: float, later_s: float) -> None:
+        self._live, self._told, self._point_s, self._later_s = live, told, point_s, later_s
+        self._began = time.monotonic()
+        self("begins")
+
+    def __call__(self, line: str) -> None:
+        """With the last line of the point's console."""
+        passed_s = time.monotonic() - self._began
+        left_s = max(self._point_s - passed_s, 0.0) + self._later_s
+        self._live.show(f"{self._told}: {passed_s:.0f} s, about {duration(left_s)} left | {line}")
 
 
 def summary(folder: StudyFolder) -> str:
