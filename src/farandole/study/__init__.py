@@ -1,2 +1,2 @@
-"""Many measurements of one question: `farandole study loaders`."""
+"""Many measurements of one question: `farandole study`."""
 __all__: list[str] = []
