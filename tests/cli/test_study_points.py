@@ -112,6 +112,16 @@ def test_stopped_and_typed_again(tmp_path: Path) -> None:
     assert not (tmp_path / "s" / "results.jsonl").exists()
 
 
+def test_more_ranks_than_cores_are_marked(tmp_path: Path) -> None:
+    words = ("study", "weak", "--command", "true {ranks}", "--ranks", "1,9999", "--out", "s", "--no-power")
+    told = farandole(*words, cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert "warning: 9999 ranks on" in told.stderr and "oversubscribed" in told.stderr
+    assert [one["marks"] for one in results(tmp_path / "s")] == [[], ["oversubscribed"]]
+    assert "oversubscribed: 9999 ranks" in told.stdout and "Oversubscribed: 9999 ranks." in told.stdout
+    assert results(tmp_path / "s")[0]["reasons"]["energy_j"] == "power was not sampled (--no-power)"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -153,7 +163,6 @@ def test_a_benchmark_from_a_study_file(tmp_path: Path) -> None:
         dense = [8]
         batch_size = 10
         [axes]
-        ranks = [3]
         emulate_ranks = [3]
         """
     )
@@ -161,8 +170,7 @@ def test_a_benchmark_from_a_study_file(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     folder = tmp_path / "out" / "study-my"
     (found,) = results(folder)
-    crowded = len(os.sched_getaffinity(0)) < 3
-    assert ("oversubscribed" in found["marks"]) == crowded == ("warning: 3 ranks" in told.stderr)
+    assert found["marks"] == ["emulated ranks", "modelled power"]
     figures = found["figures"]
     assert figures["local_batch"] == 10 and figures["global_batch"] == 30 and figures["epochs"] == 1
     assert 0 <= figures["test_accuracy"] <= 1 and figures["parameters"] > 0
