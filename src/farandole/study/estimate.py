@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farandole.study.points import LONG, Point
+from farandole.study.points import LONG, Point, usable_cores
 
-__all__ = ["Estimate", "usable_cores"]
+__all__ = ["Estimate"]
 
 _START_S = 8.0
 """Python, the framework, MPI, the data: once a run."""
@@ -23,10 +22,6 @@ _SECONDS_A_SAMPLE = {
 _PAPER_MB = {"nt3": 750, "p1b1": 1030, "p1b2": 217, "p1b3": 421}
 _LOAD_S_A_MB = {"pandas": 0.12, "pandas-chunked": 0.05, "dask": 0.1}
 """Of other loaders a tenth of the slowest is assumed."""
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 class Estimate:

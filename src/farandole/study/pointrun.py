@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError, SettingsError
-from farandole.study.estimate import usable_cores
 from farandole.study.figures import Figures, add_trace, energy_figures, figures_of_command, figures_of_run
 from farandole.study.folder import SCHEMA, StudyFolder, now
-from farandole.study.points import Point, run_words
+from farandole.study.points import Point, run_words, usable_cores
 from farandole.study.tracing import merge_watched, recording_environment
 
 __all__ = ["FIGURES_FILE", "PointRunner", "command_words", "marks_of"]

@@ -9,14 +9,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from farandole.errors import FarandoleError, SettingsError
 
-__all__ = ["LONG", "Point", "as_name", "described", "expand", "key_of", "resolved", "run_words", "varying"]
+__all__ = ["AUTO", "LONG", "Point", "as_name", "described", "expand", "key_of", "resolved", "run_words", "usable_cores", "varying"]
 
+AUTO = "auto"
+"""For `ranks`, where they emulate others: as many as there are cores for, and as divide those."""
 LONG = {"rate": "learning_rate", "seed": "rng_seed"}
 """Our word for a setting, and the run's."""
 _SHORT = {long: short for short, long in LONG.items()}
@@ -48,6 +51,10 @@ class Point:
         return {"key": self.key, "settings": dict(self.settings), "repeat": self.repeat}
 
 
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 def key_of(settings: Mapping[str, Any]) -> str:
     """12 hex digits."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
@@ -71,6 +78,8 @@ def expand(
 
 def _resolved(given: Mapping[str, Any], ranks_per_node: int) -> dict[str, Any]:
     ranks = given.get("ranks", 1)
+    if ranks == AUTO and given.get("emulate_ranks"):
+        ranks = max(n for n in range(1, usable_cores() + 1) if given["emulate_ranks"] % n == 0)
     if type(ranks) is not int or ranks < 1:
         raise SettingsError(f"ranks={ranks!r}: expected whole numbers from 1 on, e.g. --ranks 1,2,4")
     nodes = -(-ranks // ranks_per_node) if ranks_per_node else 1

@@ -22,11 +22,11 @@ from farandole.errors import FarandoleError
 from farandole.observe.environment import environment
 from farandole.study.cases import cases_of
 from farandole.study.collecting import collect
-from farandole.study.estimate import Estimate, usable_cores
+from farandole.study.estimate import Estimate
 from farandole.study.folder import StudyFolder
 from farandole.study.live import LiveLine
 from farandole.study.pointrun import PointRunner
-from farandole.study.points import LONG, Point, described, varying
+from farandole.study.points import LONG, Point, described, usable_cores, varying
 from farandole.study.settings import StudySettings
 from farandole.study.table import as_table
 from farandole.study.verdicts import study_verdict

@@ -53,6 +53,14 @@ def test_the_run_gets_exactly_these_settings() -> None:
     assert (parameters["conv"], parameters["learning_rate"], str(run.data_dir)) == ([4, 5, 1], 0.5, "d")
 
 
+def test_as_many_ranks_emulate_others_as_divide_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farandole.study.points.usable_cores", lambda: 4)
+    found = study(axes={"emulate_ranks": [1, 2, 8]}, settings={"ranks": "auto"}).points()
+    assert [point.settings["ranks"] for point in found] == [1, 2, 4]
+    with pytest.raises(SettingsError, match="whole numbers from 1"):
+        study(kind="batch", axes={"batch_size": [1]}, settings={"ranks": "auto"}).points()
+
+
 def test_several_nodes_are_reached_through_the_launcher() -> None:
     (point,) = study(axes={"ranks": [4]}, ranks_per_node=2).points()
     words = command_words(point.settings, Path("here"))
