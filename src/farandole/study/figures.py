@@ -62,7 +62,7 @@ class Figures:
         for name, value in found.items():
             self.values[name] = value
             if value is None and reason:
-                self.reasons.setdefault(name, reason)
+                self.reasons[name] = reason
             elif value is not None:
                 self.reasons.pop(name, None)
 
