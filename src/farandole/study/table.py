@@ -48,7 +48,7 @@ def _columns(cases: Sequence[Case]) -> list[Column]:
     ]  # fmt: skip
     time = [
         _figure("epoch_s", "s/epoch", 1), _figure("total_s", "total s", 1), _spread("total_s"),
-        _figure("load_s", "load s", 1), Column(heading="speedup", cell=_speedup, group=1),
+        _figure("load_s", "load s", 1), _figure("broadcast_s", "broadcast s", 1), Column(heading="speedup", cell=_speedup, group=1),
         Column(heading="efficiency", cell=_efficiency, group=1), _figure("samples_per_s", "samples/s", 1),
         Column(heading="runs", cell=_runs, group=1),
     ]  # fmt: skip
@@ -116,7 +116,8 @@ def number(value: float | None) -> str:
 def _notes(plan: Mapping[str, Any], cases: Sequence[Case]) -> list[str]:
     """What a reader must know to compare."""
     names = [name for name in varying(case.settings for case in cases) if name != "seed"]
-    bases = {id(case.base): case.base for case in cases if case.base is not None and case.scaled is not None}
+    compared = [case for case in cases if case.scaled is not None and (case.base is not case or len(cases) == 1)]
+    bases = {id(case.base): case.base for case in compared if case.base is not None}
     told = [
         f"base case: {described(base.settings, [n for n in names if n != 'emulate_ranks'])}, "
         f"{number(base.median('total_s'))} s in all"
