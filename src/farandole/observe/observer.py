@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import multiprocessing
 import os
 import socket
 import sys
@@ -69,7 +68,7 @@ class Observer:
     def _begin(self, rank: int, size: int) -> None:
         waiting, self._waiting = self._waiting, []
         # A child that was started by multiprocessing and has no rank of its own works for one that has.
-        if (size == 1 and multiprocessing.parent_process() is not None) or _is_recorded(self._path, rank):
+        if (size == 1 and _is_worker()) or _is_recorded(self._path, rank):
             self._off = True
             return
         try:
@@ -111,6 +110,11 @@ def known_place(environment: Mapping[str, str]) -> tuple[int, int] | None:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return None
+
+
+def _is_worker() -> bool:
+    multiprocessing: Any = sys.modules.get("multiprocessing")
+    return multiprocessing is not None and multiprocessing.parent_process() is not None
 
 
 def _calendar() -> Clock:

@@ -107,7 +107,7 @@ def _bands(number: int, spans: Sequence[Span]) -> list[dict[str, Any]]:
     phases = sorted((span for span in spans if span.track.startswith("phases")), key=lambda span: span.start_s)
     if not phases:
         steps = [span for span in spans if span.track == "steps"]
-        phases = [Span("phases", "train", steps[0].start_s, max(s.end_s for s in steps))] if steps else []
+        phases = [Span("phases", "train", min(s.start_s for s in steps), max(s.end_s for s in steps))] if steps else []
     return [
         {"rank": number, "name": span.name, "start_s": span.start_s, "end_s": span.end_s} for span in phases
     ]

@@ -14,6 +14,7 @@ The frameworks are handed in by whoever imports them: this package imports none.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -26,6 +27,7 @@ from farandole.observe.hooks.training import Sink, Training
 __all__ = ["Sink", "unwatch", "watch"]
 
 _FRAMEWORKS = ("torch", "keras")
+_log = logging.getLogger(__name__)
 
 
 class _Watch:
@@ -56,7 +58,11 @@ class _Watch:
         if module.__name__ not in self._hooked and self is _watch:
             self._hooked.add(module.__name__)
             install = {"torch": on_torch.install, "keras": on_keras.install}[module.__name__]
-            install(module, self._training, self._patches)
+            try:
+                install(module, self._training, self._patches)
+            except Exception as error:  # another version may lack what we look for: not the script's problem
+                version = getattr(module, "__version__", "of an unknown version")
+                _log.warning("%s %s cannot be observed: %s: %s", module.__name__, version, type(error).__name__, error)
 
     def undo(self) -> None:
         self._patches.undo()

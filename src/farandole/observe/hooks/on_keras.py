@@ -136,6 +136,6 @@ class _Fit:
             self._training.sink.span(STEPS, "EPOCH", self._epoch_ns, now_ns, {"epoch": epoch})
 
     def ends(self, _: Any, now_ns: int, *args: Any) -> None:
-        self._training.in_fit = False
+        self._training.fit_ended()
         if self._fit_ns:
             self._training.sink.span(STEPS, "FIT", self._fit_ns, now_ns)

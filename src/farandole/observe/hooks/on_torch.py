@@ -6,6 +6,7 @@ Modules are wrapped where they are called and not hooked one by one: what is ins
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,10 +35,10 @@ def install(torch: Any, training: Training, patches: Patches) -> None:
     exchanges = Exchanges(torch, training)
     patches.replace(torch.nn.Module, "__call__", lambda original: _forward(torch, training, exchanges, original))
     patches.replace(torch.autograd, "backward", lambda original: _backward(training, exchanges, original))
-    _watch_optimizers(torch.optim.optimizer, training, patches)
+    _watch_optimizers(sys.modules["torch.optim.optimizer"], training, patches)
     loading = torch.utils.data.dataloader
-    patches.replace(loading._BaseDataLoaderIter, "__next__", lambda original: _data(training, original))
-    patches.replace(loading.DataLoader, "__iter__", lambda original: _data(training, original))
+    for owner, name in ((loading._BaseDataLoaderIter, "__next__"), (loading.DataLoader, "__iter__")):
+        patches.replace(owner, name, functools.partial(_data, training))
     if torch.distributed.is_available():
         _watch_collectives(torch.distributed, training, patches)
 
@@ -92,12 +93,15 @@ def _watch_optimizers(optimizers: Any, training: Training, patches: Patches) -> 
 
 
 def _data(training: Training, original: Callable[..., Any]) -> Callable[..., Any]:
-    timed = training.timed("DATA", original)
-
     @functools.wraps(original)
-    def call(*args: Any) -> Any:
+    def call(loader: Any) -> Any:
         # Keras' fit() times what it waits for itself.
-        return original(*args) if training.in_fit else timed(*args)
+        if training.in_fit or not training.recording():
+            return original(loader)
+        start_ns = time.monotonic_ns()
+        found = original(loader)  # which at the end of an epoch is nothing, but an exception
+        training.span("DATA", start_ns, time.monotonic_ns())
+        return found
 
     return call
 

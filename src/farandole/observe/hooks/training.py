@@ -68,6 +68,10 @@ class Training:
             self.step(self._began_ns, end_ns)
         self._began_ns = end_ns
 
+    def fit_ended(self) -> None:
+        """What comes now is told by the framework's own hooks again."""
+        self.in_fit, self._began_ns = False, None
+
     def step(self, start_ns: int, end_ns: int) -> None:
         self.sink.span(STEPS, "STEP", start_ns, end_ns, {"step": self.steps})
         self.steps += 1
