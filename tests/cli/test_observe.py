@@ -111,7 +111,7 @@ def test_ddp_under_torchrun(tmp_path: Path) -> None:
     assert len(first["steps"]) == len(late["steps"]) == 6
     # Rank 1 sleeps 50 ms before each step, for which rank 0 waits within backward.
     assert first["wait_s"] > 6 * 0.03 and first["exposed_s"] >= first["wait_s"]
-    assert late["wait_s"] < first["wait_s"] / 2
+    assert late["wait_s"] < first["wait_s"]
     assert first["comm_s"] > 0 and 0 <= found["residual_s"] < 1e-4
     counted = calls(found)
     assert counted["backward"] == counted["optimizer"] == 6

@@ -82,7 +82,7 @@ def test_what_the_timeline_says(finished: tuple[Path, subprocess.CompletedProces
         assert len(told["steps"]) == steps
         for name in ("load", "train", "evaluate"):
             assert told["phases"][name] == pytest.approx(record["seconds"][name]["ranks"][rank], rel=0.05, abs=0.02)
-        assert 0 < told["exposed_s"] and told["wait_s"] <= told["exposed_s"]
+        assert told["exposed_s"] > 0 and told["wait_s"] <= told["exposed_s"]
         assert told["exposed_s"] + told["hidden_s"] >= told["comm_s"] * 0.99
     calls = {row["name"]: row["calls"] for row in found["components"]}
     assert calls["fit"] == 1

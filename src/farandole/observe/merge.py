@@ -217,9 +217,8 @@ def _condensing(parts: list[_Part], origin_ns: int, limit_bytes: int) -> Condens
 def _copy(part: _Part, out: BinaryIO, shift_ns: int, gaps: _Gaps, plan: Condensing | None) -> None:
     note: dict[str, Any] = {"closed": False}
     events = _events(part, shift_ns, gaps, note)
-    if plan is None:
-        lines = (line for line, _ in events)
-    else:
+    lines: Iterator[bytes] = (line for line, _ in events)
+    if plan is not None:
         from farandole.observe.condense import condensed
 
         lines = condensed(events, part.rank, plan)

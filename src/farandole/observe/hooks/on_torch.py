@@ -106,6 +106,10 @@ def _data(training: Training, original: Callable[..., Any]) -> Callable[..., Any
     return call
 
 
+def _instead(ours: Callable[..., Any], _: Callable[..., Any]) -> Callable[..., Any]:
+    return ours
+
+
 def _watch_collectives(distributed: Any, training: Training, patches: Patches) -> None:
     """In the package and in the module that it takes them from: scripts use either."""
     for name, functions in _COLLECTIVES.items():
@@ -115,6 +119,6 @@ def _watch_collectives(distributed: Any, training: Training, patches: Patches) -
                 continue
             ours = training.timed(name, original)
             for owner in (distributed, distributed.distributed_c10d):
-                patches.replace(owner, function, lambda _, ours=ours: ours)
+                patches.replace(owner, function, functools.partial(_instead, ours))
     # What asynchronous ones are waited for with.
     patches.replace(distributed.Work, "wait", lambda original: training.timed("WAIT_FOR_COLLECTIVE", original))
