@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def _last_ready(waits: Iterable[Sequence[Wait]]) -> dict[tuple[str, int], float]
 def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[str, int], float]) -> dict[str, Any]:
     steps = sorted((span for span in rank.spans if _is_step(span)), key=lambda span: span.start_s)
     figures = Kinds.of(rank.spans).whole()
-    figures.wait_s = sum(min(done_s, last[key]) - ready_s for key, ready_s, done_s in waits)
+    figures.wait_s = sum(_waited(wait, last) for wait in waits)
     for summed in [rank.condensed.get("outside"), *(step.args.get("s") for step in steps)]:
         if summed:
             figures += Figures(*summed)
@@ -67,6 +68,7 @@ def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[
         "name": rank.name,
         "phases": _phases(rank.spans),
         "steps": [step.args.get("sum_s", step.seconds) / step.args.get("steps", 1) for step in steps],
+        "step_wait_s": _waits_by_step(steps, waits, last),
         "steps_per_entry": max((step.args.get("steps", 1) for step in steps), default=1),
         "comm_s": figures.comm_s,
         "exposed_s": figures.exposed_s,
@@ -78,6 +80,22 @@ def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[
         "optimizer_s": figures.optimizer_s,
         "total_s": _extent(rank.spans),
     }
+
+
+def _waited(wait: Wait, last: dict[tuple[str, int], float]) -> float:
+    key, ready_s, done_s = wait
+    return max(min(done_s, last[key]) - ready_s, 0.0)
+
+
+def _waits_by_step(steps: Sequence[Span], waits: Sequence[Wait], last: dict[tuple[str, int], float]) -> list[float]:
+    """How long this rank waited for others within each of its steps."""
+    found = [Figures(*step.args.get("s", ())).wait_s / step.args.get("steps", 1) for step in steps]
+    starts = [step.start_s for step in steps]
+    for wait in waits:
+        at = bisect_right(starts, wait[1]) - 1
+        if at >= 0 and wait[1] < steps[at].end_s:
+            found[at] += _waited(wait, last)
+    return found
 
 
 def _is_step(span: Span) -> bool:

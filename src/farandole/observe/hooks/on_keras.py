@@ -27,17 +27,19 @@ def install(keras: Any, training: Training, patches: Patches) -> None:
     fit = _Fit(training)
     backend = keras.backend.backend()
     around: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
-        "on_train_begin": (fit.begins, _nothing),
+        "on_train_begin": (_nothing, _nothing),
         "on_epoch_begin": (fit.epoch_begins, fit.fetches),
         "on_train_batch_begin": (fit.has_fetched, fit.runs),
         "on_train_batch_end": (fit.waits_for_jax if backend == "jax" else fit.has_run, fit.step_ends),
         "on_test_begin": (fit.evaluates, _nothing),
         "on_test_end": (_nothing, fit.has_evaluated),
         "on_epoch_end": (_nothing, fit.epoch_ends),
-        "on_train_end": (_nothing, fit.ends),
+        "on_train_end": (_nothing, _nothing),
     }
+    patches.replace(keras.Model, "fit", functools.partial(_whole, training, fit))
     for name, (before, after) in around.items():
         patches.replace(keras.callbacks.CallbackList, name, functools.partial(_callbacks, training, before, after))
+    training.layers_of_keras = (keras.layers.Layer,)
     if backend == "torch":
         patches.replace(keras.layers.Layer, "__call__", functools.partial(_forward, training, fit))
         patches.replace(keras.optimizers.Optimizer, "apply", functools.partial(training.timed, "OPTIMIZER"))
@@ -65,6 +67,22 @@ def _nothing(*_: Any) -> None:
     return
 
 
+def _whole(training: Training, fit: _Fit, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not training.recording() or training.in_fit:
+            return original(self, *args, **kwargs)
+        fit.begins()
+        start_ns = time.monotonic_ns()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            training.fit_ended()
+            training.sink.span(STEPS, "FIT", start_ns, time.monotonic_ns())
+
+    return call
+
+
 def _forward(training: Training, fit: _Fit, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -88,11 +106,11 @@ class _Fit:
         self.running = False
         """Whether the training function is being called, in the thread that records."""
         self._training = training
-        self._fit_ns = self._epoch_ns = self._step_ns = self._run_ns = self._evaluation_ns = 0
+        self._epoch_ns = self._step_ns = self._run_ns = self._evaluation_ns = 0
 
-    def begins(self, _: Any, now_ns: int, *args: Any) -> None:
-        self._fit_ns, self._step_ns = now_ns, 0
-        self._training.in_fit = True
+    def begins(self) -> None:
+        self._epoch_ns = self._step_ns = self._run_ns = self._evaluation_ns = 0
+        self.running, self._training.in_fit = False, True
 
     def epoch_begins(self, _: Any, now_ns: int, *args: Any) -> None:
         self._epoch_ns = now_ns
@@ -134,8 +152,3 @@ class _Fit:
     def epoch_ends(self, _: Any, now_ns: int, epoch: int = 0, *args: Any) -> None:
         if self._epoch_ns:
             self._training.sink.span(STEPS, "EPOCH", self._epoch_ns, now_ns, {"epoch": epoch})
-
-    def ends(self, _: Any, now_ns: int, *args: Any) -> None:
-        self._training.fit_ended()
-        if self._fit_ns:
-            self._training.sink.span(STEPS, "FIT", self._fit_ns, now_ns)

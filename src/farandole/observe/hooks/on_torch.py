@@ -49,7 +49,7 @@ def _forward(torch: Any, training: Training, exchanges: Exchanges, original: Cal
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         # First: whoever compiles a model traces through here.
-        if compiling() or training.inside or not training.recording():
+        if compiling() or training.inside or not training.recording() or isinstance(self, training.layers_of_keras):
             return original(self, *args, **kwargs)
         training.inside = True
         start_ns = time.monotonic_ns()

@@ -37,6 +37,8 @@ class Training:
         """Whether a model's forward pass is under way: its layers' are parts of it."""
         self.in_fit = False
         """Whether Keras trains, and says itself where steps begin and end."""
+        self.layers_of_keras: tuple[type, ...] = ()
+        """Modules of torch whose calls Keras' own hooks tell."""
         self.steps = 0
         self._thread = threading.main_thread().ident
         self._began_ns: int | None = None
