@@ -59,7 +59,7 @@ class Condensing:
 
     @classmethod
     def planned(cls, found: Sequence[Looked], limit_bytes: int, last_ready_s: dict[int, float]) -> Condensing:
-        """Sixty percent of the room for whole steps, the rest for sums, for what is outside of steps, and for power."""
+        """Half of the room for whole steps, the rest for sums, for what is outside of steps, and for power."""
         room = limit_bytes // max(len(found), 1)
         steps = max((one.steps for one in found), default=0)
         step_bytes = max(sum(one.nbytes for one in found) // max(sum(one.steps for one in found), 1), 1)
@@ -69,7 +69,7 @@ class Condensing:
             kept_steps=frozenset(number * steps // whole for number in range(whole)),
             steps_per_span=max(-(-steps * _BIN_BYTES // max(int(0.15 * room), 1)), 1),
             detail_bytes=int(0.55 * room),
-            outside_bytes=int(0.1 * room),
+            outside_bytes=int((0.1 if steps else 0.7) * room),
             point_stride=max(-(-points * _POINT_BYTES // max(int(0.1 * limit_bytes), 1)), 1),
             last_ready_s=last_ready_s,
         )
