@@ -153,5 +153,6 @@ def _power(node: str, told: dict[str, Any]) -> dict[str, Any]:
         "w": [watts for _, watts in points],
         "provenance": told.get("provenance", "none"),
         "energy_j": told.get("energy_j"),
+        "reason": told.get("reason", ""),
         "source": told.get("source", ""),
     }

@@ -22,7 +22,7 @@ _PARTS: dict[str, tuple[str | None, frozenset[str]]] = {
     "read": ("phases", frozenset(("load",))),
     "next batch": ("training", frozenset(("DATA",))),
     "broadcast": (None, frozenset(("BROADCAST",))),
-    "wait for others (negotiate broadcast)": (None, frozenset(("NEGOTIATE_BROADCAST",))),
+    "broadcast: wait for all ranks": (None, frozenset(("NEGOTIATE_BROADCAST",))),
     "allreduce": (None, frozenset(("ALLREDUCE",))),
     "wait for gradients": (None, frozenset(("WAIT_FOR_GRADIENTS",))),
     "allgather": (None, frozenset(("ALLGATHER",))),

@@ -56,7 +56,7 @@ def _each(row: Mapping[str, Any]) -> str:
 def _power(found: Mapping[str, Any]) -> Iterator[str]:
     for node in found["power"]:
         mark = "~" if node["provenance"] == "modelled" else ""
-        energy = "unknown" if node["energy_j"] is None else f"{mark}{node['energy_j']:,.1f} J"
+        energy = f"unknown ({node['reason']})" if node["energy_j"] is None else f"{mark}{node['energy_j']:,.1f} J"
         yield f"power of {node['node']}: {energy}, {node['provenance']}"
 
 

@@ -60,6 +60,7 @@ def described(recording: Recording, start_ns: int, end_ns: int) -> dict[str, obj
         "provenance": str(taken.total.provenance),
         "source": taken.total.source,
         "energy_j": taken.total.energy_j,
+        "reason": taken.total.reason,
         "parts": _known(taken),
         "interval_s": recording.interval_s,
     }
