@@ -138,6 +138,29 @@ def test_keras_fit(tmp_path: Path, backend: str) -> None:
     assert len(found["ranks"][0]["steps"]) == 12
 
 
+COMPILED = """
+import torch
+from torch._dynamo.utils import counters
+
+plain = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+model = torch.compile(plain, backend="eager", fullgraph=True)
+optimizer = torch.optim.SGD(plain.parameters(), lr=1e-3)
+for step in range(4):
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+print(counters["stats"]["unique_graphs"])
+"""
+
+
+@pytest.mark.soak
+def test_a_compiled_model_stays_one_graph(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(COMPILED)
+    told, found = observe(tmp_path, sys.executable, "train.py")
+    assert told.stdout == "1\n"
+    assert [calls(found)[name] for name in ("forward", "backward", "optimizer")] == [4, 4, 4]
+
+
 def test_what_is_not_python_is_left_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "farandole", "observe", "--out", str(tmp_path / "seen"), "--"]
     told = subprocess.run([*command, "sh", "-c", "exit 3"], capture_output=True, text=True, timeout=30, check=False)

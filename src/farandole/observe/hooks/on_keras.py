@@ -86,7 +86,8 @@ def _whole(training: Training, fit: _Fit, original: Callable[..., Any]) -> Calla
 def _forward(training: Training, fit: _Fit, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if sys.modules["torch"].compiler.is_compiling() or training.inside or not fit.running:
+        compiling = sys.modules["torch"].compiler.is_compiling()
+        if compiling or training.inside or not fit.running or not training.recording():
             return original(self, *args, **kwargs)
         training.inside = True
         start_ns = time.monotonic_ns()

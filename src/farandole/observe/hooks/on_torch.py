@@ -81,7 +81,8 @@ def _watch_optimizers(optimizers: Any, training: Training, patches: Patches) -> 
 
     def before(*_: Any) -> None:
         nonlocal began_ns
-        began_ns = time.monotonic_ns()
+        if training.recording():
+            began_ns = time.monotonic_ns()
 
     def after(optimizer: Any, *_: Any) -> None:
         if training.recording() and began_ns:
