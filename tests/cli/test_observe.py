@@ -120,7 +120,7 @@ def test_ddp_under_torchrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "backend", ["torch", *(pytest.param(name, marks=pytest.mark.soak) for name in ("tensorflow", "jax"))]
+    "backend", ["jax", *(pytest.param(name, marks=pytest.mark.soak) for name in ("torch", "tensorflow"))]
 )
 def test_keras_fit(tmp_path: Path, backend: str) -> None:
     (tmp_path / "train.py").write_text(KERAS)
@@ -129,13 +129,17 @@ def test_keras_fit(tmp_path: Path, backend: str) -> None:
     )
     assert told.stdout.splitlines()[-1] == backend
     counted = calls(found)
-    assert counted["framework run"] == 12 and counted["fit"] == 1 and counted["next batch"] == 12
-    assert counted["evaluate"] == 2
+    assert counted["framework run"] == 12 and counted["fit"] == 1 and counted["evaluate"] == 2
+    (rank,) = found["ranks"]
+    assert len(rank["steps"]) == 12
+    unseen = backend == "tensorflow"
+    assert counted.get("next batch") == (None if unseen else 12)
+    assert (rank["data_stall_s"] is None) == unseen == ("data_stall_s" in rank["reasons"])
+    assert (rank["forward_s"] is None) == (backend != "torch")
     inside = [counted.get(name) for name in ("forward", "backward", "optimizer")]
     assert inside == ([12, 12, 12] if backend == "torch" else [None] * 3), "what is compiled is one span"
     seconds = {row["name"]: row["seconds"] for row in found["components"]}
     assert seconds["callbacks"] >= 12 * 0.02
-    assert len(found["ranks"][0]["steps"]) == 12
 
 
 COMPILED = """

@@ -16,6 +16,9 @@ __all__ = ["analyse"]
 
 _MOST_DRAWN = 2_000  # stretches of communication of a rank: more than a screen has
 _RANKS_DRAWN = 64
+_PARTS_OF_STEPS = {
+    "DATA": "data_stall_s", "FORWARD": "forward_s", "BACKWARD": "backward_s", "OPTIMIZER": "optimizer_s"
+}  # fmt: skip
 
 
 def analyse(trace: Path) -> dict[str, Any]:
@@ -63,6 +66,7 @@ def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[
     for summed in [rank.condensed.get("outside"), *(step.args.get("s") for step in steps)]:
         if summed:
             figures += Figures(*summed)
+    unseen = _unseen(rank.spans)
     return {
         "rank": number,
         "name": rank.name,
@@ -74,11 +78,19 @@ def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[
         "exposed_s": figures.exposed_s,
         "hidden_s": figures.hidden_s,
         "wait_s": figures.wait_s,
-        "data_stall_s": figures.data_stall_s,
-        "forward_s": figures.forward_s,
-        "backward_s": figures.backward_s,
-        "optimizer_s": figures.optimizer_s,
+        **{figure: None if figure in unseen else getattr(figures, figure) for figure in _PARTS_OF_STEPS.values()},
+        "reasons": unseen,
         "total_s": _extent(rank.spans),
+    }
+
+
+def _unseen(spans: Iterable[Span]) -> dict[str, str]:
+    """Figures that a framework does not show, and why."""
+    told = [span.args for span in spans if span.name == "FIT" and span.args.get("unseen")]
+    return {
+        _PARTS_OF_STEPS[name]: f"inside of the step that Keras compiles with {args['backend']}"
+        for args in told
+        for name in args["unseen"]
     }
 
 

@@ -31,10 +31,14 @@ def _head(found: Mapping[str, Any]) -> Iterator[str]:
 def _ranks(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """All, or where there are many those that say most: the ones that others have waited for longest."""
     shown = sorted(ranks, key=lambda rank: rank["wait_s"])[:_MOST_RANKS]
-    rows = [[str(rank["rank"]), *_steps(rank), *(f"{rank[name]:.3f}" for name in _COLUMNS)] for rank in shown]
+    rows = [[str(rank["rank"]), *_steps(rank), *(_figure(rank[name]) for name in _COLUMNS)] for rank in shown]
     yield from aligned([list(_HEADINGS), *sorted(rows, key=lambda row: int(row[0]))])
     if len(ranks) > len(shown):
         yield f"({len(ranks) - len(shown)} more, which waited longer for others)"
+
+
+def _figure(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.3f}"
 
 
 def _steps(rank: Mapping[str, Any]) -> list[str]:

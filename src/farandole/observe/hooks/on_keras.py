@@ -1,9 +1,11 @@
 """Keras 3: fit() on any backend, seen from its callbacks, and what is inside a step on torch.
 
-    DATA        from the end of one step's callbacks to the begin of the next one's: the next batch is fetched
+    DATA        the next batch is fetched: on torch from the end of one step's callbacks to the begin of the next one's, on
+                JAX within RUN; TensorFlow's graph does it unseen
     CALLBACKS   all callbacks together
-    RUN         the training function. TensorFlow and JAX compile it: forward, backward and optimizer are one span, with
-                TensorFlow the reading of the batch, too. On torch they are spans within it
+    RUN         the training function. TensorFlow and JAX compile it: forward, backward and optimizer are one span. On
+                torch they are spans within it
+    FIT         says which of them are unseen
 
 JAX returns before it has computed. Where callbacks look at every step's metrics, as most do, Keras waits for them before
 it calls them, and that wait is made a part of RUN.
@@ -14,7 +16,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from farandole.observe.hooks.patches import Patches
@@ -22,6 +24,8 @@ from farandole.observe.hooks.training import STEPS, Training
 
 __all__ = ["install"]
 
+_COMPILED = ("FORWARD", "BACKWARD", "OPTIMIZER")
+_UNSEEN: dict[str, tuple[str, ...]] = {"torch": (), "jax": _COMPILED, "tensorflow": ("DATA", *_COMPILED)}
 
 def install(keras: Any, training: Training, patches: Patches) -> None:
     fit = _Fit(training)
@@ -29,16 +33,20 @@ def install(keras: Any, training: Training, patches: Patches) -> None:
     around: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
         "on_train_begin": (_nothing, _nothing),
         "on_epoch_begin": (fit.epoch_begins, fit.fetches),
-        "on_train_batch_begin": (fit.has_fetched, fit.runs),
+        "on_train_batch_begin": (fit.has_fetched if backend == "torch" else _nothing, fit.runs),
         "on_train_batch_end": (fit.waits_for_jax if backend == "jax" else fit.has_run, fit.step_ends),
         "on_test_begin": (fit.evaluates, _nothing),
         "on_test_end": (_nothing, fit.has_evaluated),
         "on_epoch_end": (_nothing, fit.epoch_ends),
         "on_train_end": (_nothing, _nothing),
     }
-    patches.replace(keras.Model, "fit", functools.partial(_whole, training, fit))
+    unseen = {"backend": backend, "unseen": list(_UNSEEN.get(backend, _COMPILED))}
+    patches.replace(keras.Model, "fit", functools.partial(_whole, training, fit, unseen))
     for name, (before, after) in around.items():
         patches.replace(keras.callbacks.CallbackList, name, functools.partial(_callbacks, training, before, after))
+    if backend == "jax":
+        batches = sys.modules["keras.src.backend.jax.trainer"].JAXEpochIterator
+        patches.replace(batches, "_get_iterator", functools.partial(_fetching, training, fit))
     training.layers_of_keras = (keras.layers.Layer,)
     if backend == "torch":
         patches.replace(keras.layers.Layer, "__call__", functools.partial(_forward, training, fit))
@@ -67,7 +75,9 @@ def _nothing(*_: Any) -> None:
     return
 
 
-def _whole(training: Training, fit: _Fit, original: Callable[..., Any]) -> Callable[..., Any]:
+def _whole(
+    training: Training, fit: _Fit, told: Mapping[str, object], original: Callable[..., Any]
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not training.recording() or training.in_fit:
@@ -78,9 +88,26 @@ def _whole(training: Training, fit: _Fit, original: Callable[..., Any]) -> Calla
             return original(self, *args, **kwargs)
         finally:
             training.fit_ended()
-            training.sink.span(STEPS, "FIT", start_ns, time.monotonic_ns())
+            training.sink.span(STEPS, "FIT", start_ns, time.monotonic_ns(), told)
 
     return call
+
+
+def _fetching(training: Training, fit: _Fit, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _get_iterator(self: Any) -> Iterator[Any]:
+        return _fetched(training, fit, iter(original(self)))
+
+    return _get_iterator
+
+
+def _fetched(training: Training, fit: _Fit, batches: Iterator[Any]) -> Iterator[Any]:
+    start_ns = time.monotonic_ns()
+    for batch in batches:
+        if fit.running and training.recording():
+            training.span("DATA", start_ns, time.monotonic_ns())
+        yield batch
+        start_ns = time.monotonic_ns()
 
 
 def _forward(training: Training, fit: _Fit, original: Callable[..., Any]) -> Callable[..., Any]:
