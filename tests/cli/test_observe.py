@@ -24,6 +24,10 @@ class Slow(Dataset):
         time.sleep(0.005)
         return torch.full((8,), float(at)), torch.zeros(1)
 
+import farandole
+with farandole.observe.energy("prepare"):  # the only line that knows farandole, and could be left out
+    time.sleep(0.05)
+
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for epoch in range(2):
@@ -100,6 +104,7 @@ def test_a_plain_torch_script(tmp_path: Path) -> None:
     assert 12 * 0.02 <= rank["data_stall_s"] <= rank["total_s"]
     assert counted["next batch"] == 12 + 2, "batches, and the begin of an epoch"
     assert rank["comm_s"] == rank["wait_s"] == 0
+    assert rank["phases"]["prepare"] >= 0.05 and found["bands"][0]["name"] == "prepare"
     assert min(rank["steps"]) >= 0.02
 
 

@@ -55,8 +55,10 @@ class Observer:
     def span(
         self, track: str, name: str, start_ns: int, end_ns: int, args: Mapping[str, object] | None = None
     ) -> None:
-        if self._begun or timeline.active():  # by us, or by a script that records one itself
+        if timeline.active():  # begun by us, or by a script that records one itself
             timeline.span(track, name, start_ns, end_ns, args)
+            return
+        if self._begun or not self.active():
             return
         self._waiting.append((track, name, start_ns, end_ns, args))
         place = known_place(os.environ)
@@ -96,6 +98,7 @@ def begin() -> None:
     """Watch this process, as `farandole observe` asks for."""
     observer = Observer(Path(os.environ[OBSERVE_VARIABLE]))
     hooks.watch(observer)
+    timeline.otherwise(observer.span)
     atexit.register(observer.end)
 
 

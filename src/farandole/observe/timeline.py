@@ -18,7 +18,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from farandole.errors import SettingsError
@@ -36,6 +36,7 @@ __all__ = [
     "discard_parts",
     "instant",
     "merge_parts",
+    "otherwise",
     "path_from_environment",
     "span",
     "start",
@@ -49,6 +50,7 @@ POWER_VARIABLE = "FARANDOLE_TIMELINE_POWER"
 
 _recorder: Recorder | None = None
 _power_since_ns = 0
+_otherwise: Callable[[str, str, int, int, Mapping[str, object] | None], None] | None = None
 _switching = threading.RLock()  # a signal handler may stop what it interrupted
 
 
@@ -110,6 +112,14 @@ def span(track: str, name: str, start_ns: int, end_ns: int, args: Mapping[str, o
     recorder = _recorder
     if recorder is not None and recorder.recording:
         recorder.add(("X", track, name, start_ns, end_ns, dict(args) if args else None))
+    elif _otherwise is not None:
+        _otherwise(track, name, start_ns, end_ns, args)
+
+
+def otherwise(take: Callable[[str, str, int, int, Mapping[str, object] | None], None]) -> None:
+    """Who gets spans while nothing is recorded: somebody who may start to record because of them."""
+    global _otherwise
+    _otherwise = take
 
 
 def instant(track: str, name: str, at_ns: int, args: Mapping[str, object] | None = None) -> None:

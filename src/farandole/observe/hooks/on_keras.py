@@ -87,6 +87,7 @@ def _whole(
         try:
             return original(self, *args, **kwargs)
         finally:
+            fit.running = False
             training.fit_ended()
             training.sink.span(STEPS, "FIT", start_ns, time.monotonic_ns(), told)
 
