@@ -16,6 +16,7 @@ __all__ = [
     "Frame",
     "Scale",
     "apart",
+    "inside",
     "legend",
     "linear_ticks",
     "log_ticks",
@@ -84,7 +85,11 @@ def log_ticks(low: float, high: float, about: int = 6) -> list[float]:
         ticks = [tick for tick in found if low * 0.999 <= tick <= high * 1.001]
         if len(ticks) <= about + 2:
             break
-    return ticks if len(ticks) > 1 else linear_ticks(low, high, 3)
+    return ticks if len(ticks) > 1 else inside(linear_ticks(low, high, 4), low, high)
+
+
+def inside(ticks: Sequence[float], low: float, high: float) -> list[float]:
+    return [tick for tick in ticks if low - 1e-9 <= tick <= high + 1e-9]
 
 
 def _nice(step: float) -> float:

@@ -49,10 +49,10 @@ def content_of(study: Study, other: Study | None) -> Content:
     scalings = _scalings(study, series, axis)
     comparison = _comparison(study, other, points, series, axis)
     verdicts = [run_verdict(study) if study.is_run else study_verdict(study, series, axis, scalings[0] if scalings else [])]
-    tables = [("All configurations", _results(points, series, axis, scalings))]
+    tables = [("Figures" if study.is_run else "All configurations", _results(points, series, axis, scalings))]
     figures = _run_figures(study) if study.is_run else _study_figures(study, series, axis, scalings[0] if scalings else [])
     if comparison is not None:
-        verdicts.insert(0, comparison_verdict(comparison))
+        verdicts = [comparison_verdict(comparison), f"{study.title}: {verdicts[0]}"]
         figures.insert(0, compare_figure(comparison))
         if comparison.pairs:
             tables.insert(0, (f"{comparison.before} against {comparison.after}", compare_table(comparison)))
@@ -68,7 +68,7 @@ def content_of(study: Study, other: Study | None) -> Content:
 
 def _scalings(study: Study, series: Sequence[Series], axis: Axis) -> list[list[Scaling]]:
     """Of every series along the ranks; other axes have no efficiency."""
-    if axis.name != "ranks":
+    if axis.name != "ranks" or study.is_run:
         return []
     return [scaling_of(one.points, weak=study.kind == "weak") for one in series]
 

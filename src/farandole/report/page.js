@@ -57,7 +57,8 @@
     const [x] = place(svg, event);
     const inside = x >= left && x <= left + width;
     const cursor = svg.querySelector(".cursor");
-    for (const side of ["x1", "x2"]) cursor.setAttribute(side, inside ? x : -9);
+    for (const side of ["x1", "x2"]) cursor.setAttribute(side, x);
+    cursor.setAttribute("visibility", inside ? "visible" : "hidden");
     return inside ? `at ${(((x - left) / width) * end).toPrecision(4)} s` : null;
   };
 

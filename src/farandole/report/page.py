@@ -19,7 +19,9 @@ from farandole.report.trust import Item
 
 __all__ = ["page_of"]
 
-_WIDE, _FULL, _NARROW = 540.0, 1120.0, 342.0
+_HALVES = {"wide": 540.0, "narrow print": 342.0}
+_FULLS = {"wide": 1120.0, "middle print": 700.0, "narrow": 342.0}
+"""Widths that figures are drawn for, by class; page.css shows one of them, so that text is never scaled much."""
 _KINDS = {
     "strong": "Strong scaling",
     "weak": "Weak scaling",
@@ -94,12 +96,9 @@ def _figure(figure: Figure) -> Markup:
     kind = "full" if figure.full else None
     if figure.draw is None:
         return tag("figure", head, tag("p", figure.reason, class_="missing"), id=f"figure-{figure.name}", class_=kind)
-    return tag(
-        "figure", head,
-        tag("div", figure.draw(_FULL if figure.full else _WIDE), class_="wide"),
-        tag("div", figure.draw(_NARROW), class_="narrow"),
-        id=f"figure-{figure.name}", class_=kind,
-    )  # fmt: skip
+    sizes = _FULLS if figure.full else _HALVES
+    drawn = [tag("div", figure.draw(width), class_=name) for name, width in sizes.items()]
+    return tag("figure", head, *drawn, id=f"figure-{figure.name}", class_=kind)
 
 
 def _about(study: Study, other: Study | None) -> Markup:

@@ -84,19 +84,26 @@ def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scalin
     named = list(dict.fromkeys([axis.name, *varied]))
     hidden = {"local batch" if name == "batch_size" else name for name in named}
     shown = [column for column in shown if column.name not in hidden]
-    head = [_heading(name.replace("_", " "), "") for name in named]
+    head = [_heading(name.replace("_", " "), word=_is_word(points, name)) for name in named]
     head += [_heading(_name(column, modelled), column.unit) for column in shown]
     rows = [_row(point, by_point.get(id(point)), named, shown) for point in points]
-    return _table([*head, _heading("runs", "")], rows, "results")
+    return _table([*head, _heading("runs", word=True)], rows, "results")
+
+
+def _is_word(points: Sequence[Point], name: str) -> bool:
+    return any(isinstance(point.settings.get(name), str) for point in points)
 
 
 def _name(column: Column, modelled: bool) -> str:
     return f"{column.name} (modelled)" if modelled and column.name in _OF_POWER else column.name
 
 
-def _heading(name: str, unit: str) -> Markup:
+def _heading(name: str, unit: str = "", *, word: bool = False) -> Markup:
     told = join([name, tag("span", unit, class_="unit") if unit else None])
-    return tag("th", tag("button", told, type="button"), scope="col", data_name=f"{name} [{unit}]" if unit else name)
+    return tag(
+        "th", tag("button", told, type="button"),
+        scope="col", data_name=f"{name} [{unit}]" if unit else name, class_="word" if word else None,
+    )  # fmt: skip
 
 
 def _row(point: Point, scaling: Scaling | None, named: Sequence[str], shown: Sequence[Column]) -> Markup:
@@ -138,7 +145,7 @@ def _table(head: Sequence[str], rows: Sequence[str], name: str) -> Markup:
 
 def components_table(components: Sequence[Mapping[str, Any]], total_s: float | None) -> Markup:
     """Calls and seconds of an average rank; a component within another counts in both."""
-    head = [_heading("component", ""), _heading("calls", ""), _heading("seconds", "s"), _heading("share of the run", "")]
+    head = [_heading("component", word=True), _heading("calls"), _heading("time", "s"), _heading("share of the run")]
     rows = []
     for row in components:
         share = row["seconds"] / total_s if total_s else None
@@ -160,10 +167,10 @@ def compare_table(comparison: Comparison) -> Markup:
         for words, figure in (("total", "total_s"), ("load", "load_s"), ("broadcast", "broadcast_s"), ("train", "train_s"))
         if any(pair.before.median(figure) is not None for pair in comparison.pairs)
     ]
-    head = [_heading(comparison.axis.label, "")]
+    head = [_heading(comparison.axis.label)]
     for words, _ in figures:
-        head += [_heading(f"{words}, before", "s"), _heading("after", "s"), _heading("change", "")]
-    head += [_heading("energy", ""), _heading("test accuracy", "")]
+        head += [_heading(f"{words}, before", "s"), _heading("after", "s"), _heading("change")]
+    head += [_heading("energy"), _heading("test accuracy", word=True)]
     rows = [
         tag("tr", _setting_cell(pair.value), *(cell for _, figure in figures for cell in _changes(pair, figure)), *_ends(pair))
         for pair in comparison.pairs

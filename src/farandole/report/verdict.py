@@ -50,7 +50,7 @@ def _limit(scalings: Sequence[Scaling]) -> list[str]:
         good = one
     beyond = [one for one in scalings if one.ranks > good.ranks]
     if not beyond:
-        worst = next(iter(good.losses), None)
+        worst = next((cause for cause, share in good.losses.items() if share >= 0.02), None)
         clause = f"Efficient to {good.ranks} ranks, the most that were run ({percent(good.efficiency)})"
         return [clause, f"the largest loss is {_WORDS[worst]} ({percent(good.losses[worst])})"] if worst else [clause]
     last = beyond[-1]

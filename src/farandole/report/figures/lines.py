@@ -9,6 +9,7 @@ from farandole.report.chart import (
     Frame,
     Scale,
     apart,
+    inside,
     legend,
     linear_ticks,
     log_ticks,
@@ -57,7 +58,6 @@ class Axes:
     x_log: bool = True
     y_log: bool = True
     x_ticks: Sequence[float] = ()
-    y_range: tuple[float, float] | None = None
     x_text: Callable[[float], str] = plain
     y_text: Callable[[float], str] = plain
     height: float = 320.0
@@ -69,10 +69,8 @@ def line_chart(lines: Sequence[Line], axes: Axes, width: float) -> Markup:
     labels = [line.label for line in lines if line.label]
     widest = max((text_width(label) for label in labels), default=0.0)
     direct = len(labels) > 1 and widest <= _WIDEST_LABEL * width
-    low, high = axes.y_range or _range([value for line in lines for value in _values(line)], log=axes.y_log)
-    y_ticks = log_ticks(low, high) if axes.y_log else linear_ticks(low, high)
-    if not axes.y_log:
-        low, high = min(low, y_ticks[0]), max(high, y_ticks[-1])
+    low, high = _range([value for line in lines for value in _values(line)], log=axes.y_log)
+    y_ticks = log_ticks(low, high) if axes.y_log else inside(linear_ticks(low, high), low, high)
     left = 12 + max(text_width(axes.y_text(tick)) for tick in y_ticks)
     frame = Frame(width=width, height=axes.height, left=left, right=12 + (widest + 8 if direct else 8))
     y = Scale(low=low, high=high, start=frame.y1, end=frame.top, log=axes.y_log)
@@ -103,8 +101,9 @@ def _range(values: Sequence[float], *, log: bool) -> tuple[float, float]:
     low, high = min(values), max(values)
     if log:
         return (low / 1.25, high * 1.15) if high > low * 1.05 else (low / 2, high * 2)
-    pad = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
-    return low - pad, high + pad
+    pad = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
+    # No room for losses below 0 or accuracies above 1, which cannot be.
+    return (max(0.0, low - pad) if low >= 0 else low - pad), (min(1.0, high + pad) if high <= 1 else high + pad)
 
 
 def _values(line: Line) -> list[float]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from farandole.report.chart import Frame, Scale, log_ticks, svg, text_width, x_axis, y_axis
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart, marker
-from farandole.report.figures.scaling import MOST_SERIES, mark_of
+from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption
 from farandole.report.groups import Axis, Point, Series
 from farandole.report.markup import Markup, tag
 from farandole.report.numbers import number, plain, prefix_for, quantity, seconds
@@ -54,7 +54,7 @@ def accuracy_figure(study: Study, series: Sequence[Series], axis: Axis) -> Figur
         x_label=axis.label, y_label=words, y_log=False, words=f"{words} against {axis.label}",
         x_ticks=sorted({mark.x for line in lines for mark in line.marks}), x_log=True,
     )  # fmt: skip
-    caption = f"{words.capitalize()} at the end. Medians; bars span all repeats, small dots are single runs." + (
+    caption = f"{words.capitalize()} at the end. {repeats_caption(points)}" + (
         " Hollow: trained as that many ranks on fewer (emulated)." if emulated else ""
     )
     return Figure(

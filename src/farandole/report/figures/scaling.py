@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from farandole.report.chart import Frame, Scale, legend, svg, x_axis, y_axis
 from farandole.report.figures import Figure, missing
@@ -12,10 +13,10 @@ from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import count, number, percent, plain, seconds
 from farandole.report.scaling import CAUSES, Scaling
 
-__all__ = ["MOST_SERIES", "efficiency_figure", "mark_of", "time_figure", "words_of"]
+__all__ = ["MOST_SERIES", "efficiency_figure", "mark_of", "repeats_caption", "time_figure", "words_of"]
 
 MOST_SERIES = 5
-_PARTS = (("train_s", "training", "c-compute"), ("load_s", "loading", "c-load"))
+_PARTS = (("train_s", "training", "s1"), ("load_s", "loading", "s5"))
 _LEAST_SHOWN = 0.004
 _WORDS = {cause.name: cause.words for cause in CAUSES}
 
@@ -27,8 +28,9 @@ def time_figure(series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling
         return missing("time", title, "No run has finished, so that there is no time to show.")
     if len(drawn[0].points) < 2:
         return missing("time", title, f"A line needs runs with two values of {axis.label}; there is one.")
-    lines = [_totals(one, axis, f"s{number}", len(drawn) == 1) for number, one in enumerate(drawn, 1)]
+    lines = [_totals(one, axis, f"s{place}") for place, one in enumerate(drawn, 1)]
     if len(drawn) == 1:
+        lines = [replace(lines[0], label="total", kind="ink")]
         lines += [line for name, label, kind in _PARTS if (line := _part(drawn[0], axis, name, label, kind))]
     if axis.name == "ranks" and scalings:
         lines.append(_ideal(scalings, "ideal"))
@@ -50,7 +52,7 @@ def _time_caption(
         base = scalings[0]
         ideal = "the same time on any number" if weak else "half the time on twice the ranks"
         words.append(f"Base: {seconds(base.time_s)} on {count(base.ranks, 'rank')}; ideal is {ideal}.")
-    words.append("Medians; bars span all repeats, small dots are single runs.")
+    words.append(repeats_caption([point for one in drawn for point in one.points]))
     if any(_caveat(point) for one in drawn for point in one.points):
         words.append("Hollow: oversubscribed, more ranks than cores.")
     if len(series) > len(drawn):
@@ -58,9 +60,15 @@ def _time_caption(
     return " ".join(words)
 
 
-def _totals(series: Series, axis: Axis, kind: str, alone: bool) -> Line:
+def repeats_caption(points: Sequence[Point]) -> str:
+    if all(len(point.attempts) == 1 for point in points):
+        return "One run each."
+    return "Medians; bars span all repeats, small dots are single runs."
+
+
+def _totals(series: Series, axis: Axis, kind: str) -> Line:
     marks = [mark for x, point in series.at(axis) if (mark := mark_of(x, point, "total_s", axis)) is not None]
-    return Line(label="total" if alone else series.label, kind=kind, marks=marks)
+    return Line(label=series.label, kind=kind, marks=marks)
 
 
 def _part(series: Series, axis: Axis, name: str, label: str, kind: str) -> Line | None:

@@ -84,7 +84,7 @@ def _timeline(
         *(_power(power, phases, x, frame, power_top, ticks_w) if power else ()),
         *(_lanes(sent, ranks, x, lanes_top) if sent else ()),
         x_axis(frame, x, [tick for tick in linear_ticks(0.0, end_s, 8) if tick <= end_s], plain, "seconds since the start"),
-        tag("line", x1=-9, x2=-9, y1=4, y2=frame.y1, class_="cursor"),
+        tag("line", x1=0, x2=0, y1=4, y2=frame.y1, class_="cursor", visibility="hidden"),
     ]
     drawing = svg(
         frame, *parts, words=_TITLE, data_time=f"{frame.left:g} {frame.x1 - frame.left:g} {end_s:g}",
