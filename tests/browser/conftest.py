@@ -14,7 +14,7 @@ from studyfolder import Shape, make_run, make_study, stand_in_analyse
 def browser() -> Iterator[Browser]:
     program = find_chromium()
     if program is None:
-        pytest.skip(f"No browser (no {', '.join(NAMES)}). On Debian and Ubuntu type: sudo make browser")
+        pytest.skip(f"No browser (no {', '.join(NAMES)}). On Debian type: sudo make browser")
     with Browser(program) as found:
         yield found
 

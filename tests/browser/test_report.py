@@ -42,11 +42,12 @@ COLUMN = "[...document.querySelectorAll('#results tbody tr')].map((row) => row.c
 
 
 def middle_of(tab: Tab, selector: str) -> tuple[float, float]:
-    """Of the first visible match, which is brought into view."""
+    """Of the first visible match, which is brought into view; the page hears of the scrolling one frame later."""
     x, y = tab.run(
-        f"""(() => {{
+        f"""(async () => {{
           const seen = [...document.querySelectorAll({selector!r})].find((one) => one.getBoundingClientRect().width > 0);
           seen.scrollIntoView({{block: "center"}});
+          for (const _ of [1, 2]) await new Promise(requestAnimationFrame);
           const box = seen.getBoundingClientRect();
           return [box.left + box.width / 2, box.top + box.height / 2];
         }})()"""

@@ -41,6 +41,7 @@ class Shape:
     power: str = "modelled"
     accuracy: bool = True
     trace: bool = True
+    """Of the last run on most ranks."""
     cores: int = 8
     title: str = "NT3, strong scaling"
 
@@ -109,7 +110,7 @@ def _line(folder: Path, shape: Shape, point: dict[str, Any]) -> dict[str, Any]:
         reasons["test_accuracy"] = "the command is a script of the user, which reports no accuracy"
     if shape.power != "none":
         (folder / run / "power.json").write_text(json.dumps(_power(figures, shape)))
-    if shape.trace:
+    if shape.trace and repeat == shape.repeats - 1 and settings["ranks"] == max(shape.ranks):
         (folder / run / "timeline.json").write_text(json.dumps(analysis(settings["ranks"], figures, shape.power)))
     return line | {"wall_s": figures["total_s"] + 1, "figures": figures, "reasons": reasons}
 

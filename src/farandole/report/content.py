@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farandole.report.comparing import Comparison, compare_series, compare_studies
@@ -48,11 +48,11 @@ def content_of(study: Study, other: Study | None) -> Content:
     series = series_of(points, axis)
     scalings = _scalings(study, series, axis)
     comparison = _comparison(study, other, points, series, axis)
-    verdicts = [run_verdict(study) if study.is_run else study_verdict(study, series, axis, scalings[0] if scalings else [])]
+    verdicts = [run_verdict(study) if study.is_run else _study_verdict(study, series, axis, scalings)]
     tables = [("Figures" if study.is_run else "All configurations", _results(points, series, axis, scalings))]
     figures = _run_figures(study) if study.is_run else _study_figures(study, series, axis, scalings[0] if scalings else [])
     if comparison is not None:
-        verdicts = [comparison_verdict(comparison), f"{study.title}: {verdicts[0]}"]
+        verdicts = [comparison_verdict(comparison), f"{study.title}: {verdicts[0]}" if other is not None else verdicts[0]]
         figures.insert(0, compare_figure(comparison))
         if comparison.pairs:
             tables.insert(0, (f"{comparison.before} against {comparison.after}", compare_table(comparison)))
@@ -64,6 +64,12 @@ def content_of(study: Study, other: Study | None) -> Content:
         study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, trace), figures=figures, tables=tables,
         trace=trace, notes=_notes(study, other),
     )  # fmt: skip
+
+
+def _study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling]]) -> str:
+    """Of the first series, which is named where there are several."""
+    told = study_verdict(study, series, axis, scalings[0] if scalings else [])
+    return f"With {series[0].label}: {told[0].lower()}{told[1:]}" if scalings and len(series) > 1 else told
 
 
 def _scalings(study: Study, series: Sequence[Series], axis: Axis) -> list[list[Scaling]]:
@@ -85,10 +91,10 @@ def _comparison(
 def _study_figures(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling]) -> list[Figure]:
     weak = study.kind == "weak"
     if not axis.numeric:
-        return [_bars(series, axis), energy_figure(study, series, axis, weak=weak)]
+        return [_bars(series, axis), replace(energy_figure(study, series, axis, weak=weak), full=True)]
     return [
         time_figure(series, axis, scalings, weak=weak),
-        efficiency_figure(scalings, weak=weak)
+        efficiency_figure(scalings, series[0].label if series else "", weak=weak)
         if axis.name == "ranks"
         else missing("efficiency", "Efficiency", f"This study varies {axis.label}, not ranks: there is no ideal to compare with."),
         energy_figure(study, series, axis, weak=weak),
@@ -125,7 +131,7 @@ def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scal
 def _notes(study: Study, other: Study | None) -> list[str]:
     notes = [*study.warnings, *([] if other is None else [f"{other.folder.name}: {text}" for text in other.warnings])]
     notes += [
-        f"Failed: {attempt.reason or 'no reason is given'}" + (f" (log: {attempt.run / 'log.txt'})" if attempt.run else "")
+        f"Failed: {attempt.reason or 'no reason is given'}" + (f" ({attempt.run.relative_to(study.folder) / 'log.txt'})" if attempt.run else "")
         for attempt in study.failed
     ]
     return notes + [str(note) for note in study.about.get("notes") or []]

@@ -104,7 +104,7 @@
     try {
       await navigator.clipboard.writeText(text);
     } catch {
-      // Pages from file: or plain http: may not use the clipboard directly.
+      // Not every browser lets a page that is no website use the clipboard.
       const area = document.createElement("textarea");
       area.value = text;
       document.body.append(area);

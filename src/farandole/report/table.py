@@ -25,6 +25,8 @@ class Column:
     text: Callable[[float], str] = number
     spread: str = ""
     """The figure whose least and most are said below."""
+    minor: bool = False
+    """Left out in print, where there is no room for all."""
 
 
 def _figure(name: str) -> Callable[[Point, Scaling | None], float | None]:
@@ -40,26 +42,26 @@ def _setting(*names: str) -> Callable[[Point, Scaling | None], float | None]:
 
 
 _COLUMNS = (
-    Column(name="nodes", value=_setting("nodes"), text=plain),
-    Column(name="local batch", value=_setting("local_batch", "batch_size"), text=plain),
+    Column(name="nodes", value=_setting("nodes"), text=plain, minor=True),
+    Column(name="local batch", value=_setting("local_batch", "batch_size"), text=plain, minor=True),
     Column(name="global batch", value=_setting("global_batch"), text=plain),
-    Column(name="rate", value=_setting("rate", "learning_rate"), text=plain),
+    Column(name="rate", value=_setting("rate", "learning_rate"), text=plain, minor=True),
     Column(name="total", unit="s", value=_figure("total_s"), spread="total_s"),
     Column(name="load", unit="s", value=_figure("load_s")),
-    Column(name="broadcast", unit="s", value=_figure("broadcast_s")),
-    Column(name="train", unit="s", value=_figure("train_s")),
-    Column(name="epoch", unit="s", value=_figure("epoch_s")),
-    Column(name="step", unit="ms", value=lambda point, _: _times(point.median("step_s"), 1e3)),
+    Column(name="broadcast", unit="s", value=_figure("broadcast_s"), minor=True),
+    Column(name="train", unit="s", value=_figure("train_s"), minor=True),
+    Column(name="epoch", unit="s", value=_figure("epoch_s"), minor=True),
+    Column(name="step", unit="ms", value=lambda point, _: _times(point.median("step_s"), 1e3), minor=True),
     Column(name="speed-up", value=lambda _, scaling: scaling.speedup if scaling else None, text=times),
     Column(name="efficiency", value=lambda _, scaling: scaling.efficiency if scaling else None, text=percent),
     Column(name="samples/s", value=_figure("samples_per_s")),
     Column(name="power", unit="W", value=_figure("power_w")),
     Column(name="energy", unit="kJ", value=lambda point, _: _times(point.median("energy_j"), 1e-3)),
-    Column(name="J/sample", value=_figure("energy_per_sample_j")),
-    Column(name="EDP", unit="kJ s", value=lambda point, _: _times(_edp(point), 1e-3)),
-    Column(name="loss", value=_figure("loss")),
-    Column(name="accuracy", value=_figure("accuracy"), text=lambda value: f"{value:.3f}"),
-    Column(name="test loss", value=_figure("test_loss")),
+    Column(name="J/sample", value=_figure("energy_per_sample_j"), minor=True),
+    Column(name="EDP", unit="kJ s", value=lambda point, _: _times(_edp(point), 1e-3), minor=True),
+    Column(name="loss", value=_figure("loss"), minor=True),
+    Column(name="accuracy", value=_figure("accuracy"), text=lambda value: f"{value:.3f}", minor=True),
+    Column(name="test loss", value=_figure("test_loss"), minor=True),
     Column(name="test accuracy", value=_figure("test_accuracy"), text=lambda value: f"{value:.3f}", spread="test_accuracy"),
 )
 _OF_POWER = frozenset({"power", "energy", "J/sample", "EDP"})
@@ -84,26 +86,27 @@ def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scalin
     named = list(dict.fromkeys([axis.name, *varied]))
     hidden = {"local batch" if name == "batch_size" else name for name in named}
     shown = [column for column in shown if column.name not in hidden]
-    head = [_heading(name.replace("_", " "), word=_is_word(points, name)) for name in named]
-    head += [_heading(_name(column, modelled), column.unit) for column in shown]
+    head = [_heading(name.replace("_", " "), kind="word" if _is_word(points, name) else None) for name in named]
+    head += [
+        _heading(
+            column.name, column.unit, kind="minor" if column.minor else None,
+            caveat="modelled" if modelled and column.name in _OF_POWER else "",
+        )
+        for column in shown
+    ]  # fmt: skip
     rows = [_row(point, by_point.get(id(point)), named, shown) for point in points]
-    return _table([*head, _heading("runs", word=True)], rows, "results")
+    return _table([*head, _heading("runs", kind="word")], rows, "results")
 
 
 def _is_word(points: Sequence[Point], name: str) -> bool:
     return any(isinstance(point.settings.get(name), str) for point in points)
 
 
-def _name(column: Column, modelled: bool) -> str:
-    return f"{column.name} (modelled)" if modelled and column.name in _OF_POWER else column.name
-
-
-def _heading(name: str, unit: str = "", *, word: bool = False) -> Markup:
-    told = join([name, tag("span", unit, class_="unit") if unit else None])
-    return tag(
-        "th", tag("button", told, type="button"),
-        scope="col", data_name=f"{name} [{unit}]" if unit else name, class_="word" if word else None,
-    )  # fmt: skip
+def _heading(name: str, unit: str = "", *, kind: str | None = None, caveat: str = "") -> Markup:
+    below = ", ".join(filter(None, [unit, caveat]))
+    told = join([name, tag("span", below, class_="unit") if below else None])
+    full = f"{name}{f', {caveat}' if caveat else ''}{f' [{unit}]' if unit else ''}"
+    return tag("th", tag("button", told, type="button"), scope="col", data_name=full, class_=kind)
 
 
 def _row(point: Point, scaling: Scaling | None, named: Sequence[str], shown: Sequence[Column]) -> Markup:
@@ -119,12 +122,12 @@ def _setting_cell(value: object) -> Markup:
 
 
 def _cell(column: Column, point: Point, scaling: Scaling | None) -> Markup:
-    value = column.value(point, scaling)
+    value, kind = column.value(point, scaling), "minor" if column.minor else None
     if value is None:
-        return tag("td", UNKNOWN, data_v="")
+        return tag("td", UNKNOWN, data_v="", class_=kind)
     spread = point.spread(column.spread) if column.spread else None
     small = tag("small", f"{column.text(spread[0])}–{column.text(spread[1])}") if spread and spread[0] < spread[1] else None
-    return tag("td", column.text(value), small, data_v=f"{value:.6g}")
+    return tag("td", column.text(value), small, data_v=f"{value:.6g}", class_=kind)
 
 
 def _runs(point: Point) -> Markup:
@@ -145,7 +148,7 @@ def _table(head: Sequence[str], rows: Sequence[str], name: str) -> Markup:
 
 def components_table(components: Sequence[Mapping[str, Any]], total_s: float | None) -> Markup:
     """Calls and seconds of an average rank; a component within another counts in both."""
-    head = [_heading("component", word=True), _heading("calls"), _heading("time", "s"), _heading("share of the run")]
+    head = [_heading("component", kind="word"), _heading("calls"), _heading("time", "s"), _heading("share of the run")]
     rows = []
     for row in components:
         share = row["seconds"] / total_s if total_s else None
@@ -169,8 +172,9 @@ def compare_table(comparison: Comparison) -> Markup:
     ]
     head = [_heading(comparison.axis.label)]
     for words, _ in figures:
-        head += [_heading(f"{words}, before", "s"), _heading("after", "s"), _heading("change")]
-    head += [_heading("energy"), _heading("test accuracy", word=True)]
+        kind = None if words in ("total", "load") else "minor"
+        head += [_heading(f"{words}, before", "s", kind=kind), _heading("after", "s", kind=kind), _heading("change", kind=kind)]
+    head += [_heading("energy"), _heading("test accuracy", kind="word")]
     rows = [
         tag("tr", _setting_cell(pair.value), *(cell for _, figure in figures for cell in _changes(pair, figure)), *_ends(pair))
         for pair in comparison.pairs
@@ -181,8 +185,9 @@ def compare_table(comparison: Comparison) -> Markup:
 def _changes(pair: Pair, figure: str) -> list[Markup]:
     values = [point.median(figure) for point in (pair.before, pair.after)]
     saved = pair.saved(figure)
-    cells = [tag("td", number(value), data_v="" if value is None else f"{value:.6g}") for value in values]
-    return [*cells, tag("td", _change(saved), data_v="" if saved is None else f"{-saved:.4f}", class_="strong")]
+    kind = "" if figure in ("total_s", "load_s") else "minor"
+    cells = [tag("td", number(value), data_v="" if value is None else f"{value:.6g}", class_=kind) for value in values]
+    return [*cells, tag("td", _change(saved), data_v="" if saved is None else f"{-saved:.4f}", class_=f"strong {kind}")]
 
 
 def _change(saved: float | None) -> str:

@@ -63,7 +63,7 @@ def test_a_study_has_every_figure_and_its_data(tmp_path: Path) -> None:
     assert len(data["results"]) == 15
     assert data["about"]["git"]["commit"] in page.source
     assert "farandole study strong nt3 --ranks 1,2,4,8,16 --repeats 3" in page.source
-    assert "energy (modelled)" in page.inside["results"]
+    assert "energykJ, modelled" in page.inside["results"]
     assert not re.search(r"(src|href|url)\s*[=(]", page.source)
     assert "http" not in re.sub(r"farandole|https?://www.w3.org/\S+", "", page.source)
 

@@ -87,7 +87,7 @@ def test_repeats_become_one_point_and_loaders_series(tmp_path: Path) -> None:
     points = points_of(read_folder(study(tmp_path, loaders=("pandas", "fast"), failures=((2, 0),))))
     axis = axis_of("strong", points)
     series = series_of(points, axis)
-    assert (axis.name, [one.label for one in series]) == ("ranks", ["pandas", "fast"])
+    assert (axis.name, [one.label for one in series]) == ("ranks", ["fast", "pandas"])
     assert [(point.ranks, len(point.attempts), len(point.failed)) for point in points] == [
         (1, 2, 0), (2, 1, 1), (1, 2, 0), (2, 1, 1),
     ]  # fmt: skip

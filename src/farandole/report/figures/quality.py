@@ -91,7 +91,7 @@ def energy_figure(study: Study, series: Sequence[Series], axis: Axis, *, weak: b
         return missing("energy", title, f"No run knows its energy: {study.reason('energy_j') or 'power was not sampled'}.")
     kinds = {point.provenance for _, kept in drawn for point in kept}
     modelled = "modelled" in kinds
-    caption = "Better is down and to the left; labels are " + axis.label + ". " + (
+    caption = f"Better is down and to the left; labels are {axis.label if axis.name == 'ranks' else f'the {axis.label}'}. " + (
         "Modelled watts (TDP × utilisation) restate CPU time in other units: no measurement, and no evidence of a saving."
         if modelled
         else "Measured for whole nodes." if kinds == {"measured-node"} else "Measured for the parts of nodes that have meters."

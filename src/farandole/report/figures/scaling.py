@@ -56,7 +56,7 @@ def _time_caption(
     if any(_caveat(point) for one in drawn for point in one.points):
         words.append("Hollow: oversubscribed, more ranks than cores.")
     if len(series) > len(drawn):
-        words.append(f"{len(drawn)} of {len(series)} configurations are drawn; the table has all.")
+        words.append(f"{len(drawn)} of {len(series)} configurations are drawn, the fastest; the table has all.")
     return " ".join(words)
 
 
@@ -117,12 +117,12 @@ def words_of(point: Point, axis: Axis) -> str:
 _QUALITY = (("test_accuracy", "test accuracy"), ("test_loss", "test loss"))
 
 
-def efficiency_figure(scalings: Sequence[Scaling], *, weak: bool) -> Figure:
-    title = "Efficiency, and what the rest was lost to"
+def efficiency_figure(scalings: Sequence[Scaling], label: str, *, weak: bool) -> Figure:
+    title = "Efficiency and losses"
     if len(scalings) < 2:
         return missing("efficiency", title, "Efficiency compares rank counts, and finished runs have fewer than two.")
     base = scalings[0]
-    per = "each rank's own work" if weak else "shared work"
+    of, per = f"{label}: " if label else "", "Work of each rank's own" if weak else "Shared work"
     untold = "" if any("allreduce" in one.excess_s for one in scalings[1:]) else (
         " Communication is part of computing: no run says how long training waited for it (exposed_s)."
     )  # fmt: skip
@@ -134,7 +134,7 @@ def efficiency_figure(scalings: Sequence[Scaling], *, weak: bool) -> Figure:
     )
     return Figure(
         name="efficiency", title=title,
-        caption=f"{per.capitalize()}, against {seconds(base.time_s)} on {count(base.ranks, 'rank')}.{untold}{net}",
+        caption=f"{of}{per}, against {seconds(base.time_s)} on {count(base.ranks, 'rank')}.{untold}{net}",
         draw=lambda width: _efficiency(scalings, width),
     )  # fmt: skip
 
