@@ -85,7 +85,7 @@ def log_ticks(low: float, high: float, about: int = 6) -> list[float]:
         ticks = [tick for tick in found if low * 0.999 <= tick <= high * 1.001]
         if len(ticks) <= about + 2:
             break
-    return ticks if len(ticks) > 1 else inside(linear_ticks(low, high, 4), low, high)
+    return ticks if len(ticks) > 3 else max(ticks, inside(linear_ticks(low, high, 4), low, high), key=len)
 
 
 def inside(ticks: Sequence[float], low: float, high: float) -> list[float]:

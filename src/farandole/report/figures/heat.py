@@ -62,12 +62,12 @@ def _most(values: Sequence[float | None]) -> float | None:
 
 def _heat(steps: Sequence[tuple[int, Sequence[float | None]]], per: int, width: float) -> Markup:
     left = 16 + text_width("rank " + str(steps[-1][0]))
-    columns = int((width - left - 8) // 4)
+    columns = int((width - left - 14) // 4)
     ranks, rows, each = _rows(steps, columns)
     each *= per
     low, high = _limits(rows)
     tall = max(4.0, min(18.0, 260.0 / len(rows)))
-    frame = Frame(width=width, height=tall * len(rows) + 28 + 44, left=left, right=8.0, top=28.0)
+    frame = Frame(width=width, height=tall * len(rows) + 28 + 44, left=left, right=14.0, top=28.0)
     across = frame.x1 - frame.left
     used = max(map(len, rows))
     drawn = cells(

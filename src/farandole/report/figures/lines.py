@@ -79,7 +79,7 @@ def line_chart(lines: Sequence[Line], axes: Axes, width: float) -> Markup:
         frame,
         y_axis(frame, y, y_ticks, axes.y_text, axes.y_label),
         x_axis(frame, x, x_ticks, axes.x_text, axes.x_label),
-        *(_line(line, x, y) for line in lines),
+        *(_line(line, x, y) for line in reversed(lines)),
         *([_end_labels(lines, x, y, frame)] if direct else ()),
         words=axes.words,
         **axes.attributes,

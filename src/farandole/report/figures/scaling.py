@@ -51,7 +51,8 @@ def _time_caption(
     if axis.name == "ranks" and scalings:
         base = scalings[0]
         ideal = "the same time on any number" if weak else "half the time on twice the ranks"
-        words.append(f"Base: {seconds(base.time_s)} on {count(base.ranks, 'rank')}; ideal is {ideal}.")
+        of = f" of {drawn[0].label}" if len(drawn) > 1 else ""
+        words.append(f"Base{of}: {seconds(base.time_s)} on {count(base.ranks, 'rank')}; ideal is {ideal}.")
     words.append(repeats_caption([point for one in drawn for point in one.points]))
     if any(_caveat(point) for one in drawn for point in one.points):
         words.append("Hollow: oversubscribed, more ranks than cores.")
