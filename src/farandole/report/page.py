@@ -119,7 +119,10 @@ def _command(label: str, command: str | None) -> Markup:
     if not command:
         return tag("p", f"{label}: the command is not recorded.", class_="missing")
     copy = tag("button", "Copy", type="button", class_="copy needs-script", data_text=command)
-    return tag("div", tag("p", label), tag("pre", tag("code", command)), copy, class_="command")
+    # Lines break between words only, not at the hyphens of options.
+    words = [tag("span", word) for word in command.split(" ")]
+    spaced = join(part for word in words for part in (word, " "))
+    return tag("div", tag("p", label), tag("pre", tag("code", spaced)), copy, class_="command")
 
 
 def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:

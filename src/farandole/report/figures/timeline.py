@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from farandole.report.chart import Frame, Scale, legend, linear_ticks, svg, text_width, x_axis
@@ -33,7 +33,7 @@ class _Span:
 
 
 def timeline_figure(trace: Trace, no_power: str) -> Figure:
-    phases = [_span(band) for band in trace.bands]
+    phases = _flat([_span(band) for band in trace.bands])
     sent = [_span(band) for band in trace.communication]
     power = [series for series in trace.power if series.get("t_s")]
     if not (phases or sent or power):
@@ -64,6 +64,24 @@ def _span(band: Mapping[str, Any]) -> _Span:
     return _Span(
         rank=int(band["rank"]), name=str(band.get("name") or ""), start_s=float(band["start_s"]), end_s=float(band["end_s"])
     )
+
+
+def _flat(phases: Sequence[_Span]) -> list[_Span]:
+    """A phase stands still while another one inside it runs: each moment of a rank is in one phase."""
+    found: list[_Span] = []
+    for span in sorted(phases, key=lambda one: (one.start_s, -one.end_s)):
+        found = [part for other in found for part in _without(other, span)] + [span]
+    return sorted(found, key=lambda one: (one.rank, one.start_s))
+
+
+def _without(span: _Span, other: _Span) -> Iterator[_Span]:
+    if span.rank != other.rank or other.start_s >= span.end_s or other.end_s <= span.start_s:
+        yield span
+        return
+    if other.start_s > span.start_s:
+        yield replace(span, end_s=other.start_s)
+    if other.end_s < span.end_s:
+        yield replace(span, start_s=other.end_s)
 
 
 def _timeline(
