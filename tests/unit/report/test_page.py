@@ -147,3 +147,14 @@ def test_the_command_of_a_run_has_every_setting_and_is_understood() -> None:
         "benchmark", "output_dir", "make_data", "work", "emulate_ranks"
     }  # fmt: skip
     assert main([*words[1:], "--list"]) == 0
+
+
+def test_the_command_writes_the_page_and_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from farandole.cli import main
+
+    folder = make_study(tmp_path / "study", Shape(ranks=(1, 2), repeats=1, trace=False))
+    assert main(["report", str(folder)]) == 0
+    assert capsys.readouterr().out.strip() == str(folder / "report.html")
+    assert main(["report", str(folder), str(tmp_path / "absent")]) == 1
+    assert "absent is not there" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
