@@ -10,10 +10,9 @@ initialised, reading is collective: the ranks of a node parse the file together 
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,9 @@ from farandole.data.text import open_text
 from farandole.errors import SettingsError
 from farandole.observe.phases import phase
 
-__all__ = ["Matrix", "read_matrix", "reading_by"]
+__all__ = ["Matrix", "read_matrix"]
 
 _ACROSS = ("auto", "parse", "broadcast")
-_other_reader: Callable[..., Matrix] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +77,6 @@ def read_matrix(
     )
     if across not in _ACROSS:
         raise SettingsError(f"across={across!r}: use one of {', '.join(_ACROSS)}")
-    if _other_reader is not None:
-        with phase("load"):
-            return _other_reader(
-                path, columns=options.columns, header=header, delimiter=delimiter, dtype=dtype, na=options.na
-            )
     source = Path(os.fspath(path))
     part = _part(shard)
     with phase("load"):
@@ -94,17 +87,6 @@ def read_matrix(
         else:
             stored = _read_alone(source, options, cache, part)
     return Matrix(stored.values, stored.names, dict(zip(options.columns, stored.columns)))
-
-
-@contextlib.contextmanager
-def reading_by(reader: Callable[..., Matrix]) -> Iterator[None]:
-    """Inside, `read_matrix` leaves files to another reader: every rank for itself, all rows, nothing kept."""
-    global _other_reader
-    before, _other_reader = _other_reader, reader
-    try:
-        yield
-    finally:
-        _other_reader = before
 
 
 def _several(given: Any) -> tuple[Any, ...]:

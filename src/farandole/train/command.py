@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from farandole.benchmarks import NAMES, benchmark
 from farandole.benchmarks.config_file import literal
 from farandole.benchmarks.parameters import kinds
-from farandole.data.loaders import LOADERS
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
 from farandole.train.running import is_first, prepare, run_as_rank
-from farandole.train.settings import CACHED, FRAMEWORKS, PARALLEL, PRESETS, RunSettings
+from farandole.train.settings import FRAMEWORKS, PARALLEL, PRESETS, RunSettings
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -63,8 +62,6 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     add("--framework", choices=FRAMEWORKS, help="what Keras computes with; default: torch")
     add("--data-dir", type=Path, metavar="DIR", help="where the files are; default: out/data/NAME-PRESET")
     add("--make-data", action="store_true", help="make missing files; demo and test do so anyway")
-    add("--loader", choices=(CACHED, *LOADERS),
-        help="how files are read; pandas: as in the papers, every rank all of it; default: cached, farandole's own")
     add("--output-dir", "--output_dir", "-s", "--save_path", type=Path, metavar="DIR",
         help="the run directory; default: out/NAME-TIME")
     add("--json", action="store_true", help="print run.json alone on standard output")

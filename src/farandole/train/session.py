@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
 import random
@@ -19,13 +18,11 @@ import numpy as np
 
 from farandole.benchmarks import benchmark
 from farandole.benchmarks.samples import TrainingData
-from farandole.data.loaders import load
-from farandole.data.matrix import reading_by
 from farandole.errors import FarandoleError, SettingsError, TrainingError
 from farandole.observe.phases import PhaseTimes, phase, recorded
 from farandole.train.plan import Plan, advice, make_plan
 from farandole.train.progress import Teller
-from farandole.train.settings import CACHED, RunSettings
+from farandole.train.settings import RunSettings
 
 if TYPE_CHECKING:
     from farandole.train.callbacks import EpochRecord
@@ -101,7 +98,7 @@ class _Session:
     def run(self) -> Result:
         self._on_rank_0(lambda: make_missing_data(self._settings))
         with phase("preprocess"):
-            data = self._load()
+            data = self._known.load(self._settings.data_folder, self._settings.parameters)
         plan = make_plan(self._settings, len(data.train), self._size)
         with phase("build"):
             model = self._build(data, plan)
@@ -119,12 +116,6 @@ class _Session:
             digest = self._check_weights(model)
             self._on_rank_0(lambda: self._save(model))
         return self._result(model, plan, epochs, test, digest)
-
-    def _load(self) -> TrainingData:
-        name = self._settings.loader
-        how = contextlib.nullcontext() if name == CACHED else reading_by(functools.partial(load, name))
-        with how:
-            return self._known.load(self._settings.data_folder, self._settings.parameters)
 
     def _build(self, data: TrainingData, plan: Plan) -> Any:
         import keras

@@ -10,16 +10,14 @@ from typing import Any
 from farandole.benchmarks import benchmark
 from farandole.benchmarks.config_file import read_config_file, translated
 from farandole.benchmarks.parameters import Parameters, converted, kinds, parameters_from
-from farandole.data.loaders import LOADERS
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
 
-__all__ = ["CACHED", "FRAMEWORKS", "PARALLEL", "PRESETS", "WORK", "RunSettings"]
+__all__ = ["FRAMEWORKS", "PARALLEL", "PRESETS", "WORK", "RunSettings"]
 
 PRESETS = ("demo", "test", "paper")
 FRAMEWORKS = ("torch", "tensorflow", "jax")
 PARALLEL = ("epochs", "steps")
-CACHED = "cached"
 WORK = ("strong", "weak")
 
 
@@ -37,8 +35,6 @@ class RunSettings:
     """The folder of the files; None is one of the preset's own."""
     make_data: bool = False
     """Make files that are missing; demo and test do so anyway."""
-    loader: str = CACHED
-    """How files are read: cached is farandole's reader; others are those of `farandole study loaders`, without a cache."""
     output_dir: Path | None = None
     """The run directory; None keeps nothing."""
     parallel: str = ""
@@ -114,7 +110,6 @@ class RunSettings:
 _CHOICES = {
     "preset": PRESETS,
     "framework": FRAMEWORKS,
-    "loader": (CACHED, *LOADERS),
     "parallel": PARALLEL,
     "work": WORK,
     "lr_scaling": tuple(RULES),

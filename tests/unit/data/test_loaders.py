@@ -1,7 +1,6 @@
 """Every loader gives the table that read_matrix gives."""
 
 import contextlib
-import functools
 import gzip
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from farandole.data import loaders
 from farandole.data.loaders import LOADERS, VARIANTS, installed, load
-from farandole.data.matrix import read_matrix, reading_by
+from farandole.data.matrix import read_matrix
 from farandole.errors import DataError, SettingsError
 
 pytest.importorskip("numba")
@@ -132,14 +131,3 @@ def test_importing_the_loaders_imports_no_library() -> None:
     code = "import sys, farandole.data.loaders; print(*{'pandas', 'polars', 'pyarrow', 'dask', 'numba'} & {*sys.modules})"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout == "\n"
-
-
-def test_another_reader_may_stand_in_for_ours(tmp_path: Path) -> None:
-    file = tmp_path / "table.csv"
-    file.write_text("1,2.5\n0,3.5\n")
-    ours = read_matrix(file, header=False, columns=[0], cache=False)
-    with reading_by(functools.partial(load, "pandas")):
-        theirs = read_matrix(file, header=False, columns=[0], cache=True)
-    assert theirs.values.tolist() == ours.values.tolist() == [[2.5], [3.5]]
-    assert theirs.columns[0].tolist() == ours.columns[0].tolist() == [1, 0]
-    assert list(tmp_path.iterdir()) == [file], "nothing is kept"
