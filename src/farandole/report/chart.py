@@ -16,6 +16,7 @@ __all__ = [
     "Frame",
     "Scale",
     "apart",
+    "even",
     "inside",
     "legend",
     "linear_ticks",
@@ -86,6 +87,12 @@ def log_ticks(low: float, high: float, about: int = 6) -> list[float]:
         if len(ticks) <= about + 2:
             break
     return ticks if len(ticks) > 3 else max(ticks, inside(linear_ticks(low, high, 4), low, high), key=len)
+
+
+def even(ticks: Sequence[float]) -> Callable[[float], str]:
+    """Ticks with as many decimals as the one that needs most."""
+    most = max(len(f"{tick:.10g}".partition(".")[2]) for tick in ticks)
+    return lambda tick: f"{tick:,.{most}f}"
 
 
 def inside(ticks: Sequence[float], low: float, high: float) -> list[float]:

@@ -59,11 +59,17 @@ def content_of(study: Study, other: Study | None) -> Content:
     if trace.components and trace.attempt is not None:
         title = f"Components of the run on {trace.of}, as a profiler lists them"
         tables.append((title, components_table(trace.components, trace.attempt.figure("total_s"))))
-    figures += [heat_figure(trace), timeline_figure(trace, study.reason("energy_j") or "it was not sampled")]
+    figures += [heat_figure(trace), timeline_figure(trace, _no_power(study))]
     return Content(
         study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, trace), figures=figures, tables=tables,
         trace=trace, notes=_notes(study, other),
     )  # fmt: skip
+
+
+def _no_power(study: Study) -> str:
+    if any(attempt.figure("energy_j") is not None for attempt in study.finished):
+        return "the timeline has no curve of it"
+    return study.reason("energy_j") or "it was not sampled"
 
 
 def _study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling]]) -> str:
@@ -125,7 +131,13 @@ def _run_figures(study: Study) -> list[Figure]:
 
 def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling]]) -> Markup:
     varied = list(dict.fromkeys(name for one in series for name in one.settings))
-    return results_table(points, axis, [one for found in scalings for one in found], varied)
+    groups = list(dict.fromkeys(repr([point.settings.get(name) for name in varied]) for point in points))
+
+    def place(point: Point) -> tuple[int, float]:
+        value = point.settings.get(axis.name)
+        return groups.index(repr([point.settings.get(name) for name in varied])), value if axis.numeric and value else 0.0
+
+    return results_table(sorted(points, key=place), axis, [one for found in scalings for one in found], varied)
 
 
 def _notes(study: Study, other: Study | None) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from farandole.report.numbers import plain
 from farandole.report.reading import Attempt, Study
 
-__all__ = ["Axis", "Point", "Series", "axis_of", "label_of", "points_of", "series_of"]
+__all__ = ["Axis", "Point", "Series", "axis_of", "label_of", "measure_of", "points_of", "series_of"]
 
 _ALONG = {
     "strong": ("ranks",),
@@ -20,6 +20,7 @@ _ALONG = {
     "loaders": ("loader",),
 }
 _NEVER_A_SERIES = frozenset({"seed", "repeat", "nodes"})
+_MEASURES = (("total_s", "Time"), ("train_s", "Training time"), ("epoch_s", "Time of an epoch"), ("load_s", "Loading time"))
 _WORDS = {
     "batch_size": "batch size",
     "rate": "learning rate",
@@ -135,6 +136,11 @@ def series_of(points: Sequence[Point], axis: Axis) -> list[Series]:
     for series in found.values():
         series.points.sort(key=lambda point: (point.settings[axis.name] if axis.numeric else 0))
     return sorted(found.values(), key=lambda series: (-len(series.points), series.points[-1].median("total_s") or 0.0))
+
+
+def measure_of(points: Sequence[Point]) -> tuple[str, str] | None:
+    """The figure that says best how long runs took, and the words for it: others' tables may lack totals."""
+    return next((found for found in _MEASURES if any(point.median(found[0]) for point in points)), None)
 
 
 def label_of(settings: dict[str, Any]) -> str:

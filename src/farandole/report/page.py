@@ -131,6 +131,7 @@ def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     packages = {name: version for name, version in (environment.get("packages") or {}).items() if version}
     facts = {
         "benchmark": " ".join(str(about[name]) for name in ("benchmark", "preset", "framework") if about.get(name)),
+        "source": about.get("source"),
         "when": about.get("created") or about.get("started"),
         "commit": f"{git['commit']}{', with changes' if git.get('changed') else ''}" if git.get("commit") else None,
         "processor": _processor(environment),

@@ -33,7 +33,7 @@ CAUSES = (
     Cause(name="stall", words="waiting for data"),
     Cause(name="compute", words="computing"),
     Cause(name="evaluate", words="evaluation"),
-    Cause(name="other", words="start, build and save"),
+    Cause(name="other", words="overhead (start, build, save)"),
 )
 
 
@@ -43,6 +43,8 @@ class Scaling:
 
     point: Point
     ranks: int
+    training_only: bool
+    """Others' tables may have the time of training and no total."""
     time_s: float
     ideal_s: float
     excess_s: Mapping[str, float]
@@ -76,10 +78,11 @@ class Scaling:
 
 
 def scaling_of(points: list[Point], *, weak: bool) -> list[Scaling]:
-    """Against the fewest ranks, which come first; points without a total are left out."""
-    known = sorted((point for point in points if point.median("total_s")), key=lambda point: point.ranks)
-    if not known:
+    """Against the fewest ranks, which come first; points without a total are left out, unless none has one."""
+    figure = next((name for name in ("total_s", "train_s") if any(point.median(name) for point in points)), None)
+    if figure is None:
         return []
+    known = sorted((point for point in points if point.median(figure)), key=lambda point: point.ranks)
     base, base_parts = known[0], parts_s(known[0])
     return [_against(base, base_parts, point, weak=weak) for point in known]
 
@@ -94,6 +97,7 @@ def _against(base: Point, base_parts: Mapping[str, float], point: Point, *, weak
     return Scaling(
         point=point,
         ranks=point.ranks,
+        training_only=point.median("total_s") is None,
         time_s=sum(parts.values()),
         ideal_s=sum(ideals.values()),
         excess_s={name: parts[name] - ideals[name] for name in parts},
@@ -112,13 +116,14 @@ def _common(parts: Mapping[str, float]) -> dict[str, float]:
 
 def parts_s(point: Point) -> dict[str, float]:
     """Seconds by cause; they add up to the total. What was not told apart is in `compute` or `other`."""
-    total = point.median("total_s") or 0.0
+    total, train = point.median("total_s"), point.median("train_s")
+    if total is None:
+        return _within_training(point, train or 0.0)
     parts = {
         name: seconds
         for name in ("load", "preprocess", "broadcast", "evaluate")
         if (seconds := point.median(f"{name}_s")) is not None
     }
-    train = point.median("train_s")
     if train is not None:
         parts |= _within_training(point, train)
     parts["other"] = total - sum(parts.values())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from farandole.report.comparing import Comparison, Pair
 from farandole.report.figures.bars import PHASES
 from farandole.report.figures.quality import quality_of
-from farandole.report.groups import Axis, Point, Series
+from farandole.report.groups import Axis, Point, Series, measure_of
 from farandole.report.numbers import count, number, percent, plain, seconds, times
 from farandole.report.reading import Study
 from farandole.report.scaling import CAUSES, Scaling
@@ -36,7 +36,9 @@ def _scaling(scalings: Sequence[Scaling]) -> list[str]:
     # What ranks that share cores lose says nothing of a machine that has cores for them.
     fair = [one for one in scalings if "oversubscribed" not in one.point.marks]
     shared = [one.ranks for one in scalings if "oversubscribed" in one.point.marks]
-    clauses = _limit(fair) if len(fair) > 1 else [f"Only {count(fair[0].ranks if fair else 0, 'rank')} had cores of their own"]
+    alone = "Training alone: " if scalings[0].training_only else ""
+    first, *rest = _limit(fair) if len(fair) > 1 else [f"Only {count(fair[0].ranks if fair else 0, 'rank')} had cores of their own"]
+    clauses = [f"{alone}{first[0].lower()}{first[1:]}" if alone else first, *rest]
     if shared:
         clauses.append(f"{_ranks(shared)} ranks shared cores (oversubscribed) and say nothing of scaling")
     return clauses
@@ -84,15 +86,17 @@ def _accuracy(scalings: Sequence[Scaling]) -> list[str]:
 
 
 def _best(series: Sequence[Series], axis: Axis) -> list[str]:
-    points = [point for one in series for point in one.points if point.median("total_s")]
-    if not points:
+    measure = measure_of([point for one in series for point in one.points])
+    if measure is None:
         return ["Runs finished, but none says how long it took"]
+    figure, words = measure
+    points = [point for one in series for point in one.points if point.median(figure)]
     if len(points) == 1:
-        return [f"One configuration: {seconds(points[0].median('total_s'))} in total on {count(points[0].ranks, 'rank')}"]
-    quick = min(points, key=lambda point: point.median("total_s") or 0.0)
-    slow = max(points, key=lambda point: point.median("total_s") or 0.0)
-    factor = (slow.median("total_s") or 0.0) / (quick.median("total_s") or 1.0)
-    clauses = [f"Fastest with {axis.label} {_value(quick, axis)}: {seconds(quick.median('total_s'))}, {times(factor)} as fast as {_value(slow, axis)}"]
+        return [f"One configuration: {words.lower()} {seconds(points[0].median(figure))} on {count(points[0].ranks, 'rank')}"]
+    quick, *_, slow = sorted(points, key=lambda point: point.median(figure) or 0.0)
+    factor = (slow.median(figure) or 0.0) / (quick.median(figure) or 1.0)
+    told = f"{'' if figure == 'total_s' else words.lower() + ' '}{seconds(quick.median(figure))}"
+    clauses = [f"Fastest with {axis.label} {_value(quick, axis)}: {told}, {times(factor)} as fast as {_value(slow, axis)}"]
     found = quality_of(points)
     if found is not None:
         by = (lambda point: -(point.median(found[0]) or 0.0)) if "accuracy" in found[0] else (

@@ -64,3 +64,10 @@ def test_the_base_is_on_the_fewest_ranks_and_points_without_a_time_are_left_out(
     assert [one.ranks for one in found] == [4, 8]
     assert found[1].speedup == pytest.approx(8.0)
     assert scaling_of([point(1, total_s=None)], weak=False) == []
+
+
+def test_without_any_total_training_is_compared_alone() -> None:
+    _, four = scaling_of([point(1, train_s=80.0), point(4, train_s=25.0)], weak=False)
+    assert four.training_only
+    assert four.efficiency == pytest.approx(0.8)
+    assert four.losses == pytest.approx({"compute": 0.2})

@@ -1,5 +1,8 @@
-"""Phases within phases, and gaps in what is known, are drawn as they were."""
+"""Traces as pictures: phases within phases, gaps in what is known, thousands of ranks."""
 
+import time
+
+from farandole.report.figures.heat import heat_figure
 from farandole.report.figures.timeline import timeline_figure
 from farandole.report.traces import Trace
 
@@ -41,3 +44,21 @@ def test_a_gap_in_the_power_is_a_gap_in_the_line() -> None:
 def test_without_a_trace_the_reason_is_given() -> None:
     figure = timeline_figure(Trace(reason="No run has left a trace."), "")
     assert (figure.draw, figure.reason) == (None, "No run has left a trace.")
+
+
+def test_1536_ranks_are_drawn_in_little_time_and_text() -> None:
+    ranks = range(1536)
+    trace = Trace(
+        ranks=[{"rank": rank, "steps": [0.1 + 0.001 * ((rank * step) % 7) for step in range(120)]} for rank in ranks],
+        bands=[band(name, 10.0 * at, 10.0 * at + 9, rank) for rank in ranks for at, name in enumerate(("load", "train", "save"))],
+        communication=[{"rank": rank, "start_s": 10.0 + at, "end_s": 10.5 + at} for rank in ranks for at in range(8)],
+        power=[{"node": f"n{node}", "t_s": [0.0, 15.0, 30.0], "w": [90.0, 180.0, 95.0]} for node in range(256)],
+    )
+    start = time.process_time()
+    heat, timeline = heat_figure(trace), timeline_figure(trace, "")
+    assert heat.draw and timeline.draw
+    text = heat.draw(1120.0) + timeline.draw(1120.0)
+    assert time.process_time() - start < 3
+    assert len(text) < 400_000
+    assert "the slowest of 24 neighbours" in heat.caption
+    assert ">rank 1535</text>" in text

@@ -103,3 +103,16 @@ def test_a_busy_machine_and_uncommitted_changes_are_told(tmp_path: Path) -> None
     chips = {item.name: item for item in content_of(read_folder(tmp_path), None).trust}
     assert (chips["machine"].value, chips["machine"].level) == ("busy", "care")
     assert chips["source"].value.endswith(" + changes")
+
+
+def test_others_tables_without_totals_are_shown_by_what_they_have(tmp_path: Path) -> None:
+    make_study(tmp_path, Shape(ranks=(1, 2, 4), repeats=1, trace=False, power="none"))
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["figures"] = {name: line["figures"][name] for name in ("train_s", "test_accuracy")} | {"loss": float("nan")}
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = content_of(read_folder(tmp_path), None)
+    assert found.verdicts[0].startswith("Training alone: efficient to 4 ranks, the most that were run (9")
+    figures = {figure.name: figure for figure in found.figures}
+    assert (figures["time"].title, figures["time"].reason) == ("Training time against ranks", "")
+    assert (figures["efficiency"].title, figures["efficiency"].reason) == ("Efficiency and losses of training", "")

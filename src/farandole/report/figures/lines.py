@@ -9,6 +9,7 @@ from farandole.report.chart import (
     Frame,
     Scale,
     apart,
+    even,
     inside,
     legend,
     linear_ticks,
@@ -59,7 +60,6 @@ class Axes:
     y_log: bool = True
     x_ticks: Sequence[float] = ()
     x_text: Callable[[float], str] = plain
-    y_text: Callable[[float], str] = plain
     height: float = 320.0
     words: str = ""
     attributes: dict[str, str] = field(default_factory=dict)
@@ -71,13 +71,14 @@ def line_chart(lines: Sequence[Line], axes: Axes, width: float) -> Markup:
     direct = len(labels) > 1 and widest <= _WIDEST_LABEL * width
     low, high = _range([value for line in lines for value in _values(line)], log=axes.y_log)
     y_ticks = log_ticks(low, high) if axes.y_log else inside(linear_ticks(low, high), low, high)
-    left = 12 + max(text_width(axes.y_text(tick)) for tick in y_ticks)
+    y_text = plain if axes.y_log else even(y_ticks)
+    left = 12 + max(text_width(y_text(tick)) for tick in y_ticks)
     frame = Frame(width=width, height=axes.height, left=left, right=12 + (widest + 8 if direct else 8))
     y = Scale(low=low, high=high, start=frame.y1, end=frame.top, log=axes.y_log)
     x, x_ticks = _x_scale(lines, axes, frame)
     drawing = svg(
         frame,
-        y_axis(frame, y, y_ticks, axes.y_text, axes.y_label),
+        y_axis(frame, y, y_ticks, y_text, axes.y_label),
         x_axis(frame, x, x_ticks, axes.x_text, axes.x_label),
         *(_line(line, x, y) for line in reversed(lines)),
         *([_end_labels(lines, x, y, frame)] if direct else ()),
@@ -91,9 +92,10 @@ def line_chart(lines: Sequence[Line], axes: Axes, width: float) -> Markup:
 def _x_scale(lines: Sequence[Line], axes: Axes, frame: Frame) -> tuple[Scale, Sequence[float]]:
     values = [mark.x for line in lines for mark in line.marks]
     low, high = min(values), max(values)
-    ticks = axes.x_ticks or (log_ticks(low, high) if axes.x_log and high > low else linear_ticks(low, high))
+    log = axes.x_log and low > 0
+    ticks = axes.x_ticks or (log_ticks(low, high) if log and high > low else linear_ticks(low, high))
     pad = 14.0
-    scale = Scale(low=low, high=high, start=frame.left + pad, end=frame.x1 - pad, log=axes.x_log)
+    scale = Scale(low=low, high=high, start=frame.left + pad, end=frame.x1 - pad, log=log)
     return scale, [tick for tick in ticks if low <= tick <= high]
 
 

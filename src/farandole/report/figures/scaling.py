@@ -8,7 +8,7 @@ from dataclasses import replace
 from farandole.report.chart import Frame, Scale, legend, svg, x_axis, y_axis
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart
-from farandole.report.groups import Axis, Point, Series
+from farandole.report.groups import Axis, Point, Series, measure_of
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import count, number, percent, plain, seconds
 from farandole.report.scaling import CAUSES, Scaling
@@ -22,21 +22,22 @@ _WORDS = {cause.name: cause.words for cause in CAUSES}
 
 
 def time_figure(series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling], *, weak: bool) -> Figure:
-    title = f"Time against {axis.label}"
-    drawn = [one for one in series[:MOST_SERIES] if any(point.median("total_s") for point in one.points)]
-    if not drawn:
-        return missing("time", title, "No run has finished, so that there is no time to show.")
-    if len(drawn[0].points) < 2:
+    found = measure_of([point for one in series for point in one.points])
+    if found is None:
+        return missing("time", f"Time against {axis.label}", "No run has finished, so that there is no time to show.")
+    figure, title = found[0], f"{found[1]} against {axis.label}"
+    drawn = [one for one in series if any(point.median(figure) for point in one.points)][:MOST_SERIES]
+    if max(len(one.points) for one in drawn) < 2:
         return missing("time", title, f"A line needs runs with two values of {axis.label}; there is one.")
-    lines = [_totals(one, axis, f"s{place}") for place, one in enumerate(drawn, 1)]
-    if len(drawn) == 1:
+    lines = [_totals(one, axis, figure, f"s{place}") for place, one in enumerate(drawn, 1)]
+    if len(drawn) == 1 and figure == "total_s":
         lines = [replace(lines[0], label="total", kind="ink")]
         lines += [line for name, label, kind in _PARTS if (line := _part(drawn[0], axis, name, label, kind))]
     if axis.name == "ranks" and scalings:
         lines.append(_ideal(scalings, "ideal"))
     axes = Axes(
         x_label=axis.label, y_label="seconds", words=title,
-        x_ticks=sorted({x for one in drawn for x, _ in one.at(axis)}), y_text=lambda value: number(value, 2) if value < 1 else plain(value),
+        x_ticks=sorted({x for one in drawn for x, _ in one.at(axis)}),
     )  # fmt: skip
     return Figure(
         name="time", title=title, caption=_time_caption(series, drawn, axis, scalings, weak=weak),
@@ -67,8 +68,8 @@ def repeats_caption(points: Sequence[Point]) -> str:
     return "Medians; bars span all repeats, small dots are single runs."
 
 
-def _totals(series: Series, axis: Axis, kind: str) -> Line:
-    marks = [mark for x, point in series.at(axis) if (mark := mark_of(x, point, "total_s", axis)) is not None]
+def _totals(series: Series, axis: Axis, figure: str, kind: str) -> Line:
+    marks = [mark for x, point in series.at(axis) if (mark := mark_of(x, point, figure, axis)) is not None]
     return Line(label=series.label, kind=kind, marks=marks)
 
 
@@ -119,9 +120,9 @@ _QUALITY = (("test_accuracy", "test accuracy"), ("test_loss", "test loss"))
 
 
 def efficiency_figure(scalings: Sequence[Scaling], label: str, *, weak: bool) -> Figure:
-    title = "Efficiency and losses"
+    title = "Efficiency and losses" + (" of training" if scalings and scalings[0].training_only else "")
     if len(scalings) < 2:
-        return missing("efficiency", title, "Efficiency compares rank counts, and finished runs have fewer than two.")
+        return missing("efficiency", title, "Efficiency compares the times of rank counts, and fewer than two are known.")
     base = scalings[0]
     of, per = f"{label}: " if label else "", "Work of each rank's own" if weak else "Shared work"
     untold = "" if any("allreduce" in one.excess_s for one in scalings[1:]) else (

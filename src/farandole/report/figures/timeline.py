@@ -68,14 +68,15 @@ def _span(band: Mapping[str, Any]) -> _Span:
 
 def _flat(phases: Sequence[_Span]) -> list[_Span]:
     """A phase stands still while another one inside it runs: each moment of a rank is in one phase."""
-    found: list[_Span] = []
-    for span in sorted(phases, key=lambda one: (one.start_s, -one.end_s)):
-        found = [part for other in found for part in _without(other, span)] + [span]
-    return sorted(found, key=lambda one: (one.rank, one.start_s))
+    ranks: dict[int, list[_Span]] = {}
+    for span in sorted(phases, key=lambda one: (one.rank, one.start_s, -one.end_s)):
+        before = ranks.get(span.rank, [])
+        ranks[span.rank] = [*(part for other in before for part in _without(other, span)), span]
+    return [span for found in ranks.values() for span in sorted(found, key=lambda one: one.start_s)]
 
 
 def _without(span: _Span, other: _Span) -> Iterator[_Span]:
-    if span.rank != other.rank or other.start_s >= span.end_s or other.end_s <= span.start_s:
+    if other.start_s >= span.end_s or other.end_s <= span.start_s:
         yield span
         return
     if other.start_s > span.start_s:
