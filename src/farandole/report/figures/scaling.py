@@ -155,20 +155,28 @@ def _efficiency(scalings: Sequence[Scaling], width: float) -> Markup:
         x_axis(frame, x, list(range(len(scalings))), lambda at: plain(scalings[int(at)].ranks), "ranks"),
         words="Efficiency by number of ranks, with losses by cause",
     )
-    shown = {name for one in scalings for name, share in one.losses.items() if share >= _LEAST_SHOWN}
+    shown = {name for one in scalings for name, share in _shown(one).items() if share >= _LEAST_SHOWN / 4}
     entries = [("c-efficient", "efficient")] + [(f"c-{cause.name}", cause.words) for cause in CAUSES if cause.name in shown]
     return join([legend(entries), drawing])
 
 
+def _shown(one: Scaling) -> dict[str, float]:
+    """Losses in the order of causes; what is too little to be seen is with the overhead."""
+    shares = {cause.name: one.losses.get(cause.name, 0.0) for cause in CAUSES}
+    little = [name for name, share in shares.items() if share < _LEAST_SHOWN and name != "other"]
+    shares["other"] += sum(shares.pop(name) for name in little)
+    return {name: share for name, share in shares.items() if share > 1e-6}
+
+
 def _bar(one: Scaling, x: float, y: Scale, thick: float) -> Markup:
-    order = [cause.name for cause in CAUSES if one.losses.get(cause.name, 0.0) >= _LEAST_SHOWN]
-    parts, at = [("efficient", one.efficiency, "efficient")], one.efficiency
-    parts += [(name, one.losses[name], _WORDS[name]) for name in order]
+    parts = [("efficient", one.efficiency, "efficient")]
+    parts += [(name, share, _WORDS[name]) for name, share in _shown(one).items()]
     drawn: list[str] = []
     at = 0.0
     for name, share, words in parts:
         high, low = y(at + share), y(at)
-        lost = "" if name == "efficient" else f", {seconds(one.excess_s[name])} beyond the ideal"
+        beyond = one.excess_s.get(name, 0.0)
+        lost = f", {seconds(beyond)} beyond the ideal" if beyond > 0 else ""
         told = tag("title", f"{count(one.ranks, 'rank')}\n{words}: {percent(share, 1)}{lost}")
         drawn.append(tag("rect", told, x=x - thick / 2, y=high, width=thick, height=max(0.5, low - high - 1), class_=f"fill c-{name}"))
         text = percent(share)
