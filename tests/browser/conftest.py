@@ -37,5 +37,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             "study": write_report(make_study(root / "study", Shape(failures=((4, 1), (16, 0))))),
             "comparison": write_report(before, after),
             "run": write_report(make_run(root / "run")),
+            "many": write_report(
+                make_study(
+                    root / "many",
+                    Shape(ranks=(4, 8, 16, 32, 64), loaders=("pandas", "fast"), batch_sizes=(10, 20, 80), repeats=2, trace=False),
+                )
+            ),
             "little": write_report(make_study(root / "little", Shape(power="none", accuracy=False, trace=False, repeats=1))),
         }

@@ -18,6 +18,7 @@ __all__ = [
     "apart",
     "even",
     "inside",
+    "label_width",
     "legend",
     "linear_ticks",
     "log_ticks",
@@ -114,6 +115,11 @@ _WIDTHS = {**dict.fromkeys("iljI.,:;'|![]() \u202f", 0.36), **dict.fromkeys("mwM
 def text_width(text: str, size: float = TEXT_PX) -> float:
     """An upper estimate: of the fonts that page.css names, by the widest."""
     return size * sum(_WIDTHS.get(letter, 0.7 if letter.isupper() else 0.62) for letter in text)
+
+
+def label_width(text: str) -> float:
+    """Of labels, which are bold."""
+    return text_width(text, 1.13 * TEXT_PX)
 
 
 def thinned(ticks: Sequence[float], scale: Scale, text: Callable[[float], str]) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from farandole.report.chart import Frame, Scale, legend, linear_ticks, svg, text_width, x_axis
+from farandole.report.chart import Frame, Scale, label_width, legend, linear_ticks, svg, text_width, x_axis
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import percent, plain, seconds
 
@@ -51,7 +51,7 @@ def phases_of(figures: dict[str, float | None]) -> dict[str, float]:
 def stacked_bars(bars: Sequence[Bar], width: float, words: str) -> Markup:
     left = 10 + max(text_width(bar.label) for bar in bars)
     ends = [f"{seconds(bar.total_s)}{f'  {bar.note}' if bar.note else ''}" for bar in bars]
-    right = 10 + max(map(text_width, ends))
+    right = 10 + max(map(label_width, ends))
     tops = _tops(bars)
     frame = Frame(width=width, height=tops[-1] + _THICK + _GAP + 44, left=left, right=right, top=0.0)
     longest = max(bar.total_s for bar in bars)

@@ -11,6 +11,7 @@ from farandole.report.chart import (
     apart,
     even,
     inside,
+    label_width,
     legend,
     linear_ticks,
     log_ticks,
@@ -67,7 +68,7 @@ class Axes:
 
 def line_chart(lines: Sequence[Line], axes: Axes, width: float) -> Markup:
     labels = [line.label for line in lines if line.label]
-    widest = max((text_width(label) for label in labels), default=0.0)
+    widest = max((label_width(label) for label in labels), default=0.0)
     direct = len(labels) > 1 and widest <= _WIDEST_LABEL * width
     low, high = _range([value for line in lines for value in _values(line)], log=axes.y_log)
     y_ticks = log_ticks(low, high) if axes.y_log else inside(linear_ticks(low, high), low, high)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from farandole.report.chart import Frame, Scale, log_ticks, svg, text_width, x_axis, y_axis
+from farandole.report.chart import Frame, Scale, label_width, log_ticks, svg, text_width, x_axis, y_axis
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart, marker
 from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption
@@ -168,7 +168,7 @@ def _labels(
 def _free(
     place: tuple[float, float], text: str, boxes: Sequence[tuple[float, float, float, float]], frame: Frame
 ) -> tuple[float, float, float, float] | None:
-    width, (x, y) = text_width(text), place
+    width, (x, y) = label_width(text), place
     for left, top in ((x + 8, y - 16), (x + 8, y + 2), (x - 8 - width, y - 16), (x - 8 - width, y + 2)):
         box = (left, top, left + width, top + 15)
         inside = frame.left <= left and box[2] <= frame.width and frame.top - 8 <= top and box[3] <= frame.y1
