@@ -9,7 +9,7 @@ from typing import Any
 from farandole.report.comparing import Comparison, compare_series, compare_studies
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import PHASES, Bar, phases_of, stacked_bars
-from farandole.report.figures.compare import compare_figure
+from farandole.report.figures.compare import compare_energy_figure, compare_figure, compare_times_figure
 from farandole.report.figures.heat import heat_figure
 from farandole.report.figures.quality import accuracy_figure, energy_figure
 from farandole.report.figures.scaling import efficiency_figure, time_figure
@@ -53,7 +53,7 @@ def content_of(study: Study, other: Study | None) -> Content:
     figures = _run_figures(study) if study.is_run else _study_figures(study, series, axis, scalings[0] if scalings else [])
     if comparison is not None:
         verdicts = [comparison_verdict(comparison), f"{study.title}: {verdicts[0]}" if other is not None else verdicts[0]]
-        figures.insert(0, compare_figure(comparison))
+        figures = [compare_figure(comparison), *_compared(comparison, other), *figures]
         if comparison.pairs:
             tables.insert(0, (f"{comparison.before} against {comparison.after}", compare_table(comparison)))
     if trace.components and trace.attempt is not None:
@@ -64,6 +64,14 @@ def content_of(study: Study, other: Study | None) -> Content:
         study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, trace), figures=figures, tables=tables,
         trace=trace, notes=_notes(study, other),
     )  # fmt: skip
+
+
+def _compared(comparison: Comparison, other: Study | None) -> list[Figure]:
+    """Within one study, the lines of its series show the same. What follows is of the first study."""
+    if other is None:
+        return []
+    rest = Figure(name="before", title=f"Before: {comparison.before}", full=True)
+    return [compare_times_figure(comparison), compare_energy_figure(comparison), rest]
 
 
 def _no_power(study: Study) -> str:

@@ -94,6 +94,8 @@ def _notes(notes: Sequence[str]) -> Markup | None:
 def _figure(figure: Figure) -> Markup:
     head = tag("figcaption", tag("h2", figure.title), tag("p", figure.caption) if figure.caption else None)
     kind = "full" if figure.full else None
+    if figure.draw is None and not figure.reason:
+        return tag("h2", figure.title, class_="part full")
     if figure.draw is None:
         return tag("figure", head, tag("p", figure.reason, class_="missing"), id=f"figure-{figure.name}", class_=kind)
     sizes = _FULLS if figure.full else _HALVES

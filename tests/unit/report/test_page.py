@@ -104,6 +104,9 @@ def test_two_studies_are_compared(tmp_path: Path) -> None:
     after = make_study(tmp_path / "b", Shape(loaders=("fast",), **shape))  # type: ignore[arg-type]
     page = Page(write_report(before, after))
     assert page.drawn("compare")
+    assert page.drawn("compare-time")
+    assert not page.drawn("compare-energy")
+    assert "no evidence of a saving" in page.inside["figure-compare-energy"]
     assert "4 ranks" in page.inside["figure-compare"]
     assert "modelled: not compared" in page.inside["comparison"]
     assert len(json.loads(page.inside["data"])["compared_with"]["results"]) == 3

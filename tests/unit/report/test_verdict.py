@@ -74,6 +74,9 @@ def test_a_measured_saving_is_told(tmp_path: Path) -> None:
     make_study(tmp_path / "fast", Shape(repeats=1, trace=False, **measured))  # type: ignore[arg-type]
     found = content(tmp_path / "pandas", tmp_path / "fast", loaders=("pandas",), **measured)
     assert "% less energy." in found.verdicts[0]
+    energy = next(figure for figure in found.figures if figure.name == "compare-energy")
+    assert energy.draw is not None
+    assert energy.caption.startswith("Measured. At best ")
 
 
 def test_variants_within_one_study_are_compared(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ class Figure:
     draw: Callable[[float], Markup] | None = None
     """Given the width in pixels."""
     reason: str = ""
-    """Why there is nothing to draw."""
+    """Why there is nothing to draw; without one it is a heading of what follows."""
     full: bool = False
     """As wide as the page rather than one of two columns."""
 

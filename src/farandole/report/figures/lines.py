@@ -43,7 +43,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line and how it looks: `kind` is a class with a colour, `style` solid, thin or dashed."""
+    """A line and how it looks: `kind` is a class with a colour, `style` solid, thin, dotted, or dashed, which has no marks."""
 
     label: str
     kind: str
