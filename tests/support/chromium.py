@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ import websocket
 __all__ = ["NAMES", "Browser", "Tab", "find_chromium"]
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+_LIFE_S = 600.0
 _START_S = 60.0
 _ANSWER_S = 60.0
 
@@ -38,15 +40,23 @@ class Browser:
             "--disable-extensions", "--disable-background-networking", "--remote-debugging-port=0", "--remote-allow-origins=*",
             f"--user-data-dir={self._folder.name}", "about:blank",
         )  # fmt: skip
+        # `timeout` ends it even where the tests are killed and cannot.
         self._process = subprocess.Popen(
-            [program, *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+            ["timeout", "--signal=KILL", f"{_LIFE_S:.0f}", program, *options],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            env=os.environ | {"HOME": self._folder.name},
+        )  # fmt: skip
 
     def __enter__(self) -> Browser:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
+        # Asked to end, it takes its children with it.
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(timeout=20)
         self._folder.cleanup()
 
