@@ -19,6 +19,7 @@ from farandole.data.command import add_data
 from farandole.errors import FarandoleError, SettingsError
 from farandole.observe.command import add_observe, add_timeline, add_trace
 from farandole.observe.power.command import add_power
+from farandole.report.command import add_report
 from farandole.study.comm.command import add_bench
 from farandole.study.command import add_study
 from farandole.train.command import add_run
@@ -186,6 +187,6 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 _VERBS = (
-    _add_launch, add_run, _add_doctor, add_timeline, add_trace, add_observe, add_power, add_data, add_study, add_bench,
-    add_checkpoint,
+    _add_launch, add_run, _add_doctor, add_timeline, add_trace, add_observe, add_power, add_data, add_study, add_report,
+    add_bench, add_checkpoint,
 )  # fmt: skip

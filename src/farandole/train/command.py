@@ -189,10 +189,11 @@ def _on_new_ranks(settings: RunSettings, folder: Path, ranks: int, stream: Any, 
 
 
 def _show(folder: Path, as_json: bool) -> None:
+    from farandole.report import write_report
     from farandole.train.launching import read_record
     from farandole.train.table import table
 
-    record = read_record(folder)
+    record, page = read_record(folder), write_report(folder)
     if as_json:
         print(json.dumps(record, indent=1))
         return
@@ -200,6 +201,7 @@ def _show(folder: Path, as_json: bool) -> None:
     for kind, name in record["files"].items():
         if name is not None:
             print(f"{kind:<10}{folder / name}")
+    print(f"{'page':<10}{page}")
 
 
 def _listing() -> str:
