@@ -13,8 +13,6 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -153,11 +151,11 @@ def summary(folder: StudyFolder) -> str:
 
 
 def _page(folder: Path) -> Path | None:
-    """Written by `farandole.report`, where this installation has it."""
-    if find_spec("farandole.report") is None:
-        return None
+    """None where it cannot be written, which is said; the table is there all the same."""
+    from farandole.report import write_report
+
     try:
-        return Path(import_module("farandole.report").write_report(folder))
+        return write_report(folder)
     except FarandoleError as error:
         print(f"farandole: no page: {error}", file=sys.stderr)
         return None

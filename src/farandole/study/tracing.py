@@ -8,43 +8,38 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Mapping
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from farandole.errors import FarandoleError
 from farandole.observe import timeline
+from farandole.observe.analysis import analyse
+from farandole.observe.observing import observing_environment
 
 __all__ = ["merge_watched", "recording_environment", "trace_figures"]
 
 _NAMES = ("comm_s", "exposed_s", "wait_s", "data_stall_s")
 _FILE = "timeline.json"
-_CAN_WATCH = find_spec("farandole.observe.observing") is not None
-_CAN_ANALYSE = find_spec("farandole.observe.analysis") is not None
 
 
 def recording_environment(run: Path, *, watched: bool, power: bool) -> dict[str, str]:
     """For a point's processes: power on the timeline, and for a program that knows nothing of us the timeline itself."""
-    if watched and _CAN_WATCH:
-        observing = import_module("farandole.observe.observing")
-        return dict(observing.observing_environment(run, os.environ, power=power))
-    asked = getattr(timeline, "POWER_VARIABLE", None)
-    return {**os.environ, **({asked: "1"} if power and asked else {})}
+    if watched:
+        return observing_environment(run, os.environ, power=power)
+    return {**os.environ, **({timeline.POWER_VARIABLE: "1"} if power else {})}
 
 
 def merge_watched(run: Path) -> None:
     """One file of the parts that a watched program's processes have left."""
-    if _CAN_WATCH:
-        timeline.merge_parts((run / _FILE).absolute())
+    timeline.merge_parts((run / _FILE).absolute())
 
 
 def trace_figures(run: Path) -> tuple[Mapping[str, float], str]:
     """Means over the ranks, and why there are none where that is so."""
     file = next((run / name for name in (_FILE, f"{_FILE}.gz") if (run / name).exists()), None)
-    if file is None or not _CAN_ANALYSE:
-        return {}, "the run has left no timeline" if file is None else "timelines are not analysed by this version"
+    if file is None:
+        return {}, "the run has left no timeline"
     try:
-        ranks = import_module("farandole.observe.analysis").analyse(file)["ranks"]
+        ranks = analyse(file)["ranks"]
     except (FarandoleError, ValueError, KeyError, OSError) as error:
         return {}, f"the timeline cannot be read: {error}"
     if not ranks:
