@@ -15,10 +15,10 @@ APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -o DPkg::Lock:
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-of-ranks test-of-the-rest test-mpis bench soak lint slurm clean
+.PHONY: help demo test test-of-ranks test-of-the-rest test-mpis bench soak soak-training lint slurm clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## train a model on 1 and on 2 ranks and compare
 	$(BIN)/python examples/demo.py
@@ -45,7 +45,10 @@ bench: $(READY) ## measure against MPI, torch DDP and gloo, side by side
 	$(BIN)/python -m bench
 
 soak: $(READY) ## repeat the fault tests (up to 45 minutes)
-	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15
+	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 --ignore=tests/parity
+
+soak-training: $(READY) ## train what is too long for make test: learning, emulated ranks, every backend on three ranks
+	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 tests/parity
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .

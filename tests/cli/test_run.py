@@ -119,8 +119,6 @@ def test_a_supervisor_runs_it(tmp_path: Path, data: Path) -> None:
 
 
 def test_optuna_searches(tmp_path: Path) -> None:
-    if find_spec("optuna") is None:
-        pytest.skip("Optuna is not installed")
     run = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "optuna_search.py"), "--trials", "1", "--epochs", "1"],
         capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
