@@ -1,5 +1,6 @@
-"""Trainings with fit() go on bit for bit from the end of an epoch, on each of Keras' backends."""
+"""Trainings with fit() go on bit for bit, from the end of an epoch or the middle of one, on each of Keras' backends."""
 
+import contextlib
 import shutil
 import tempfile
 
@@ -8,13 +9,28 @@ import pytest
 
 from ranktest import rank_test
 
-BACKENDS = ["tensorflow", "jax", "torch"]
+# As in tests/ranks/test_keras.py, so that both share their launches.
+ENV = {"JAX_ENABLE_X64": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+EPOCHS = 4
 
 
-def made(hvd, distributed):
+def on_two(backends=("torch", "tensorflow", "jax")):
+    return rank_test(n=2, door="keras", env=ENV, backends=backends, timeout=90)
+
+
+@contextlib.contextmanager
+def shared_folder(hvd):
+    folder = hvd.broadcast_object(tempfile.mkdtemp(prefix="farandole-test-") if hvd.rank() == 0 else None)
+    yield folder  # after a failure the ranks may not be all here
+    hvd.barrier()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def made(hvd, patience=50):
+    """A model that draws random numbers and keeps running means, and callbacks that remember."""
     import keras
 
-    keras.utils.set_random_seed(7)
+    keras.utils.set_random_seed(7 + hvd.rank())
     model = keras.Sequential(
         [
             keras.Input((8,)),
@@ -24,47 +40,116 @@ def made(hvd, distributed):
             keras.layers.Dense(1),
         ]
     )
-    optimizer = keras.optimizers.Adam(0.01)
-    model.compile(hvd.DistributedOptimizer(optimizer) if distributed else optimizer, "mse")
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", metrics=["mae"])
     plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=1, factor=0.5, min_delta=0.5)
-    stopping = keras.callbacks.EarlyStopping("loss", patience=50, restore_best_weights=True)
+    stopping = keras.callbacks.EarlyStopping("loss", patience=patience, min_delta=4.0, restore_best_weights=True)
     return model, [plateau, stopping]
 
 
-def fit(hvd, model, first, last, callbacks):
+def fit(hvd, model, callbacks, first=0):
     rng = np.random.default_rng(hvd.rank())
-    x = rng.normal(size=(64, 8)).astype("float32")
-    alike = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
-    run = model.fit(
-        x, x.sum(1, keepdims=True), batch_size=16, shuffle=False, verbose=0, initial_epoch=first, epochs=last,
-        callbacks=[*alike, *callbacks],
+    x = rng.normal(size=(32, 8)).astype("float32")
+    together = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    model.fit(
+        x, x.sum(1, keepdims=True), batch_size=8, verbose=0, initial_epoch=first, epochs=EPOCHS,
+        callbacks=[*together, *callbacks],
     )  # fmt: skip
-    return run.history["loss"]
+    history = model.history.history
+    return list(zip(history.get("loss", []), history.get("mae", [])))
 
 
-def bits(model):
+class Interrupted(Exception):
+    pass
+
+
+def interruption(at):
     import keras
 
-    return [keras.ops.convert_to_numpy(v).tobytes() for v in [*model.variables, *model.optimizer.variables]]
+    class Interruption(keras.callbacks.Callback):
+        batches = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.batches += 1
+            if self.batches == at:
+                raise Interrupted
+
+    return Interruption()
 
 
-@rank_test(n=2, door="keras", backends=BACKENDS, timeout=120)
-@pytest.mark.parametrize("distributed", [True, False])
-def test_training_goes_on_bit_for_bit(hvd, distributed):
-    from farandole.checkpoint.timing import When
-    from farandole.keras.checkpoint import Checkpoint
+def quiet(hvd):
+    """The harness asks ranks by signals where they are."""
+    return hvd.checkpoint.When(epochs=1, signals=False)
 
-    folder = hvd.broadcast_object(tempfile.mkdtemp(prefix="farandole-test-") if hvd.rank() == 0 else None)
-    when = When(epochs=1, signals=False)
-    unbroken, callbacks = made(hvd, distributed)
-    losses = fit(hvd, unbroken, 0, 6, callbacks)
-    broken, knowing = made(hvd, distributed)
-    checkpoint = Checkpoint(folder, broken, callbacks=knowing, when=when)
-    first = fit(hvd, broken, checkpoint.restore(), 3, [*knowing, checkpoint])
-    resumed, knowing = made(hvd, distributed)
-    checkpoint = Checkpoint(folder, resumed, callbacks=knowing, when=when, background=True)
-    rest = fit(hvd, resumed, checkpoint.restore(), 6, [*knowing, checkpoint])
-    assert first + rest == losses
-    assert bits(resumed) == bits(unbroken)
-    assert [(c.wait, c.best) for c in knowing] == [(c.wait, c.best) for c in callbacks]
-    shutil.rmtree(folder, ignore_errors=True)
+
+def bits(model, callbacks):
+    import keras
+
+    variables = [keras.ops.convert_to_numpy(v).tobytes() for v in [*model.variables, *model.optimizer.variables]]
+    return variables, [(c.wait, c.best) for c in callbacks]
+
+
+@on_two()
+@pytest.mark.parametrize(("when", "background"), [({"epochs": 1}, True), ({"steps": 3}, False), ({"steps": 4}, False)])
+def test_training_goes_on_bit_for_bit(hvd, when, background):
+    """Of 4 steps in an epoch; the 11th is the last before the end comes."""
+    when = hvd.checkpoint.When(**when, signals=False)
+    unbroken, callbacks = made(hvd)
+    losses = fit(hvd, unbroken, callbacks)
+    with shared_folder(hvd) as folder:
+        broken, knowing = made(hvd)
+        checkpointer = hvd.checkpoint.Checkpointer(folder, broken, callbacks=knowing, when=when, background=background)
+        assert checkpointer.restore() == 0
+        with pytest.raises(Interrupted):
+            fit(hvd, broken, [*knowing, checkpointer, interruption(11)])
+        checkpointer.close()
+
+        resumed, knowing = made(hvd)
+        checkpointer = hvd.checkpoint.Checkpointer(folder, resumed, callbacks=knowing, when=when, background=background)
+        first = checkpointer.restore()
+        in_epoch = checkpointer.progress.step_in_epoch
+        assert (first, in_epoch) == {1: (2, 0), 3: (2, 1), 4: (1, 4)}[when.steps or 1]
+        assert fit(hvd, resumed, [*knowing, checkpointer], first) == losses[first:]
+        assert bits(resumed, knowing) == bits(unbroken, callbacks)
+        assert checkpointer.progress.step == 4 * EPOCHS
+
+
+@on_two(["torch"])
+def test_a_training_that_was_ended_by_a_callback_stays_ended(hvd):
+    with shared_folder(hvd) as folder:
+        for life in range(2):
+            model, knowing = made(hvd, patience=1)
+            checkpointer = hvd.checkpoint.Checkpointer(folder, model, callbacks=knowing, when=quiet(hvd))
+            trained = fit(hvd, model, [*knowing, checkpointer], checkpointer.restore())
+            if life == 0:
+                assert 0 < len(trained) < EPOCHS
+                before = bits(model, knowing)[0]
+        assert trained == [] and bits(model, knowing)[0] == before
+
+
+@on_two(["torch"])
+def test_what_does_not_fit_is_said(hvd):
+    import keras
+
+    from farandole.errors import CheckpointError, SettingsError
+
+    with shared_folder(hvd) as folder:
+        model, knowing = made(hvd)
+        with pytest.raises(SettingsError, match="call compile"):
+            hvd.checkpoint.Checkpointer(folder, keras.Sequential([keras.Input((8,))]))
+        checkpointer = hvd.checkpoint.Checkpointer(folder, model, when=quiet(hvd))
+        fit(hvd, model, [checkpointer], checkpointer.restore())
+        with pytest.raises(SettingsError, match="one fit"):
+            fit(hvd, model, [checkpointer])
+
+        checkpointer = hvd.checkpoint.Checkpointer(folder, model, when=quiet(hvd))
+        checkpointer.restore()
+        with pytest.raises(SettingsError, match=f"begins with epoch 0, the checkpoint with {EPOCHS}"):
+            fit(hvd, model, [checkpointer])
+        checkpointer.close()
+
+        wider = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        wider.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+        checkpointer = hvd.checkpoint.Checkpointer(folder, wider, callbacks=knowing)
+        with pytest.raises(CheckpointError, match=r"float32 \[8, 16\] in the checkpoint"):
+            checkpointer.restore()
+        checkpointer.close()

@@ -1,44 +1,52 @@
 """Checkpoints of a training with Keras' fit(), on each of its backends, which can read one another's.
 
-    checkpoint = hvd.checkpoint.Checkpoint("run1", model, callbacks=[plateau, stopping])
-    model.fit(x, y, initial_epoch=checkpoint.restore(), epochs=100, callbacks=[..., plateau, stopping, checkpoint])
+    checkpointer = hvd.checkpoint.Checkpointer("run1", model, callbacks=[plateau, stopping])
+    model.fit(x, y, initial_epoch=checkpointer.restore(), epochs=100, callbacks=[plateau, stopping, checkpointer])
 
-fit() can begin with any epoch, but not in the middle of one: from a checkpoint of the end of an epoch training goes on
-bit for bit; where one was saved in the middle (a signal, `When(seconds=...)`), that epoch begins again.
+fit() can begin with any epoch, but not in the middle of one. A training that goes on from the middle draws the epoch's
+order once more and lets the batches pass that were trained on before.
 """
 
 from __future__ import annotations
 
-import inspect
+import contextlib
+import copy
 import sys
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
-import ml_dtypes  # noqa: F401 - NumPy learns the names bfloat16 and float8_... from it
-import numpy as np
 
-from farandole.checkpoint.checkpointer import Checkpointer
-from farandole.checkpoint.generators import NumpyRandom, PythonRandom
+from farandole.checkpoint.checkpointer import Checkpointer as _Checkpointer
 from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.parts import Part, Progress
 from farandole.checkpoint.timing import When
-from farandole.checkpoint.tree import ArrayInfo, Tensor, without_tensors
-from farandole.comm.collectives import broadcast_object
 from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.transport import AnyArray
-from farandole.errors import SettingsError
+from farandole.errors import CheckpointError, SettingsError
+from farandole.keras.state import (
+    AllRandom,
+    CallbackState,
+    Differing,
+    KerasRandom,
+    ModelVariables,
+    OwnVariables,
+    Variables,
+    described,
+    fetch,
+)
 
-__all__ = ["Checkpoint", "Keep", "When"]
+__all__ = ["Checkpointer", "Keep", "When"]
+
+_NOTHING_LEFT = sys.maxsize
+"""An epoch beyond all that fit() could be asked for."""
 
 
-class Checkpoint(keras.callbacks.Callback):
-    """Saves model, optimizer, random numbers and the state of `callbacks` (early stopping, plateaus) during fit().
+class Checkpointer(keras.callbacks.Callback):
+    """Saves model, optimizer, random numbers and what `callbacks` know (early stopping, plateaus) during fit().
 
-    The last of fit()'s callbacks, made after compile() and before each fit(). `own` is what each rank has its own of.
-    `when` defaults to the end of every epoch. Collective: every rank of the set makes it and trains with it.
+    The last of fit()'s callbacks, made after compile() and before each fit(). `own` is what each rank has its own of,
+    other parts are alike on all ranks. Collective: every rank of the set makes it and trains with it.
     """
 
     def __init__(
@@ -47,23 +55,39 @@ class Checkpoint(keras.callbacks.Callback):
         model: Any,
         *,
         callbacks: Sequence[keras.callbacks.Callback] = (),
-        own: Mapping[str, Any] | None = None,
         when: When | None = None,
         keep: Keep | None = None,
         background: bool = False,
+        own: Mapping[str, Any] | None = None,
         process_set: ProcessSet = global_process_set,
+        **parts: Any,
     ) -> None:
         super().__init__()
         _build_optimizer(model)
-        self._own = _OwnVariables(model, process_set)
-        self._others = {f"callback {i} {type(c).__name__}": _CallbackState(c) for i, c in enumerate(callbacks)}
-        self._numbers: list[tuple[Part, Any]] = []
-        self._goes_on_at = 0
+        self._size = process_set.runtime().transport.size
+        self._knowing = {f"callback {i} {type(c).__name__}": CallbackState(c) for i, c in enumerate(callbacks)}
+        self._variables = OwnVariables(model)
+        self._fit, self._epoch = _Fit(model), _Epoch(model)
+        self._again: list[tuple[Part, Any]] = []
+        self._passing = self._goes_on_at = 0
         self._ended = False
-        self._checkpointer = Checkpointer(
+        self._metric = "" if keep is None else keep.metric
+        alike: dict[str, Part] = {"variables": self._variables, **self._knowing}
+        self._checkpointer = _Checkpointer(
             folder,
-            {"model": _Variables(model, "model"), "optimizer": _Variables(model, "optimizer"), **self._others},
-            own={"keras": _Random(), "variables": self._own, **(own or {})},
+            {
+                "model": ModelVariables(model),
+                "optimizer": Variables(model, lambda: model.optimizer.variables, "optimizer"),
+                "fit": self._fit,
+                **self._knowing,
+                **parts,
+            },
+            own={
+                "keras": KerasRandom(),
+                **{name: Differing(name, part, process_set) for name, part in alike.items()},
+                "epoch": self._epoch,
+                **(own or {}),
+            },
             when=when or When(epochs=1),
             keep=keep,
             background=background,
@@ -74,172 +98,200 @@ class Checkpoint(keras.callbacks.Callback):
     def progress(self) -> Progress:
         return self._checkpointer.progress
 
+    @property
+    def came_from(self) -> Path | None:
+        """The checkpoint that training has gone on from."""
+        return self._checkpointer.came_from
+
+    @property
+    def saved_at(self) -> int | None:
+        """The step of the newest checkpoint of this training; None where there is none."""
+        return self._checkpointer.saved_at
+
+    @property
+    def passing(self) -> bool:
+        """Whether batches are let pass that were trained on before."""
+        return self._passing > 0
+
     def restore(self) -> int:
         """Go on from the newest checkpoint that is whole; the epoch to begin with, 0 where there is none. Collective."""
-        if self._checkpointer.restore() is not None:
-            self._numbers = [(part, part.state_dict()) for part in (PythonRandom(), NumpyRandom(), _Random())]
+        manifest = self._checkpointer.restore()
+        if manifest is None:
+            return 0
         progress = self.progress
-        if progress.step_in_epoch:
-            self._checkpointer.say(f"epoch {progress.epoch} begins again: the checkpoint was saved in the middle of it")
-            progress.step_in_epoch = 0
+        parts: list[Part] = [*self._knowing.values(), self._variables, AllRandom()]
+        self._again = [(part, copy.deepcopy(part.state_dict())) for part in parts]
         self._goes_on_at = progress.epoch
+        self._fit.say_backend(self._checkpointer.say)
+        if progress.step_in_epoch and manifest.ranks != self._size:
+            self._checkpointer.say(f"epoch {progress.epoch} begins again: other ranks have other batches")
+            progress.step_in_epoch = 0
+        self._passing = progress.step_in_epoch
+        if self._fit.was_stopped and not self._passing:
+            self._checkpointer.say(f"a callback has ended this training after {progress.epoch} epochs: nothing is left to do")
+            return _NOTHING_LEFT
         return progress.epoch
+
+    def save(self) -> None:
+        """Save now, and return when it is safe on disk. Collective."""
+        self._checkpointer.save(_numbers(self._epoch.logs))
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._ended:
-            raise SettingsError("a Checkpoint serves one fit(): make a new one for the next")
+            raise SettingsError("a Checkpointer serves one fit(): make a new one for the next")
         # fit() has drawn random numbers by now, its callbacks have forgotten what they knew, and one of them may have
         # made variables alike.
-        for late in (self._own, *self._others.values()):
-            late.load()
-        for part, state in self._numbers:
-            part.load_state_dict(state)
+        self._load_again()
+        self._fit.note_rates()
+
+    def _load_again(self) -> None:
+        for part, state in self._again:
+            part.load_state_dict(copy.deepcopy(state))
+        for known in self._knowing.values():
+            known.trains()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if epoch != self.progress.epoch:
             raise SettingsError(
                 f"fit() begins with epoch {epoch}, the checkpoint with {self._goes_on_at}: pass "
-                "initial_epoch=checkpoint.restore() to fit()"
+                "initial_epoch=checkpointer.restore() to fit()"
             )
+        if self._passing:
+            self._epoch.draw_again()
+            _let_pass(self.model, self._passing, self._epoch.logs)
+        else:
+            self._epoch.begin()
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._checkpointer.step()
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._passing:
+            self._passing -= 1
+            if not self._passing:
+                self._arrive()
+            return
+        self._epoch.logs = _numbers(logs)
+        self._checkpointer.step(self._epoch.logs)
+
+    def _arrive(self) -> None:
+        """Where the checkpoint was saved: what callbacks may have done to passing batches is undone."""
+        fetch(self.model)
+        self._load_again()
+        self._fit.load_rates()
+        if not self._epoch.load_metrics():
+            self._checkpointer.say("the metrics of this epoch are of its rest: the checkpoint has others")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._checkpointer.end_epoch({name: float(value) for name, value in (logs or {}).items()})
+        if self._passing:
+            raise CheckpointError(
+                f"the checkpoint was saved after step {self.progress.step_in_epoch} of an epoch, of which this fit() has "
+                f"{self.progress.step_in_epoch - self._passing}: train with the batches it was made with"
+            )
+        metrics = _numbers(logs)
+        if self._metric and self._metric not in metrics:
+            raise SettingsError(f"Keep(metric={self._metric!r}): an epoch of this fit() has {', '.join(metrics)}")
+        self._checkpointer.end_epoch(metrics)
 
     def on_train_end(self, logs: Any = None) -> None:
         self._ended = True
+        self.close()
+
+    def close(self) -> None:
+        """Wait for what is being saved, and let others use the folder; fit() does it unless it fails. Collective."""
         self._checkpointer.close()
 
 
 def _build_optimizer(model: Any) -> None:
     if getattr(model, "optimizer", None) is None:
-        raise SettingsError("the model has no optimizer yet: call compile() before the checkpoint is made")
+        raise SettingsError("the model has no optimizer yet: call compile() before the checkpointer is made")
     if not model.built:
         raise SettingsError("the model has no variables yet: begin it with keras.Input(shape), or call model.build(shape)")
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
 
 
-class _Variables:
-    """Those of a model or of its optimizer, in their order: names depend on what else a process has built."""
+def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
+    return {name: float(value) for name, value in (logs or {}).items() if isinstance(value, int | float)}
 
-    def __init__(self, model: Any, which: str) -> None:
+
+def _let_pass(model: Any, count: int, logs: dict[str, float]) -> None:
+    """Take the next `count` batches (calls of the training function) for done."""
+    train, left = model.train_function, count
+
+    def passed(*given: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if not left:
+            model.train_function = train
+        if not isinstance(given[-1], list):
+            _take(model, given[-1])
+        return logs if len(given) == 1 else (logs, given[0])  # JAX also hands the state through
+
+    model.train_function = passed
+
+
+def _take(model: Any, batches: Any) -> None:
+    """TensorFlow's and JAX's training functions take batches themselves; TensorFlow's makes the metrics with the first."""
+    with contextlib.suppress(StopIteration):
+        for _ in range(model.steps_per_execution):
+            model._symbolic_build(data_batch=next(batches))
+
+
+class _Fit:
+    """What else is the same on all ranks."""
+
+    def __init__(self, model: Any) -> None:
+        self.was_stopped = False
         self._model = model
-        self._which = which
+        self._backend = keras.backend.backend()
+        self._rates = Variables(model, lambda: [v for v in model.optimizer.variables if not v.shape], "optimizer")
+        self._noted_rates: Any = None
 
     def state_dict(self) -> Any:
-        _fetch(self._model)
-        return {name: Tensor(_array(variable)) for name, variable in self._named()}
+        return {"backend": keras.backend.backend(), "stopped": bool(getattr(self._model, "stop_training", False))}
 
     def load_state_dict(self, state: Any) -> None:
-        for tensor, (_, variable) in zip(state.values(), self._named()):
-            variable.assign(tensor.array)
+        self._backend, self.was_stopped = state["backend"], state["stopped"]
 
-    def misfits(self, state: Any) -> list[str]:
-        here = [(name, ArrayInfo(tuple(v.shape), str(v.dtype))) for name, v in self._named()]
-        there = [(name, tensor.array) for name, tensor in state.items()]
-        found = [
-            f"{name} is {saved} in the checkpoint, {own_name} is {own} in the {self._which}"
-            for (name, saved), (own_name, own) in zip(there, here)
-            if saved != own
-        ]
-        if len(here) != len(there):
-            found.append(f"it has {len(there)} variables in the checkpoint, {len(here)} in the {self._which}")
-        return found
+    def note_rates(self) -> None:
+        self._noted_rates = copy.deepcopy(self._rates.state_dict())
 
-    def _named(self) -> list[tuple[str, Any]]:
-        return _named(self._model.variables if self._which == "model" else self._model.optimizer.variables)
+    def load_rates(self) -> None:
+        """The rate, and whatever else of the optimizer is one number."""
+        self._rates.load_state_dict(self._noted_rates)
+
+    def say_backend(self, say: Callable[[str], None]) -> None:
+        here = keras.backend.backend()
+        if self._backend != here:
+            say(f"it was saved by Keras on {self._backend}, this is Keras on {here}: results differ by rounding and random numbers")
 
 
-class _OwnVariables:
-    """What is not alike on all ranks although it is part of the model: seeds of dropout, running means."""
+class _Epoch:
+    """Where a rank is in an epoch."""
 
-    def __init__(self, model: Any, process_set: ProcessSet) -> None:
-        self._model = model
-        self._set = process_set
-        self._loaded: dict[str, Any] = {}
+    def __init__(self, model: Any) -> None:
+        self.logs: dict[str, float] = {}
+        self._metrics = Variables(model, lambda: model.metrics_variables, "model")
+        self._random = AllRandom()
+        self._drawn_from: Any = None
+        self._loaded_metrics: Any = None
 
     def state_dict(self) -> Any:
-        """Those that differ from the first rank's, by number. Collective."""
-        _fetch(self._model)
-        here = [_array(variable) for variable in self._model.non_trainable_variables]
-        sums = [zlib.crc32(array.tobytes()) for array in here]
-        first = broadcast_object(sums, self._set.runtime().members[0], "checkpoint.variables", self._set)
-        return {str(i): Tensor(array) for i, array in enumerate(here) if sums[i] != first[i]}
+        return {"random": self._drawn_from, "logs": self.logs, "metrics": self._metrics.state_dict()}
 
     def load_state_dict(self, state: Any) -> None:
-        self._loaded = dict(state)
+        self._drawn_from, self.logs, self._loaded_metrics = state["random"], state["logs"], state["metrics"]
 
-    def load(self) -> None:
-        variables = self._model.non_trainable_variables
-        for number, tensor in self._loaded.items():
-            variables[int(number)].assign(tensor.array)
+    def begin(self) -> None:
+        """The order of its batches is about to be drawn."""
+        self._drawn_from = self._random.state_dict()
 
+    def draw_again(self) -> None:
+        if self._drawn_from is not None:
+            self._random.load_state_dict(self._drawn_from)
 
-class _CallbackState:
-    """What a callback has come to know; its settings, by which it was made, stay those of the script."""
-
-    def __init__(self, callback: keras.callbacks.Callback) -> None:
-        self._callback = callback
-        self._settings = {name for kind in type(callback).__mro__ for name in inspect.signature(kind.__init__).parameters}
-        self._loaded: dict[str, Any] = {}
-
-    def state_dict(self) -> Any:
-        known = vars(self._callback).items()
-        return {name: value for name, value in known if name not in self._settings and _is_state(value)}
-
-    def load_state_dict(self, state: Any) -> None:
-        self._loaded = dict(without_tensors(state))
-
-    def load(self) -> None:
-        for name, value in self._loaded.items():
-            setattr(self._callback, name, value)
-
-
-def _is_state(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(_is_state(item) for item in value)
-    return value is None or isinstance(value, bool | int | float | str | np.ndarray | np.generic)
-
-
-class _Random:
-    """Keras' own random numbers, and those of torch where it is the backend."""
-
-    def state_dict(self) -> Any:
-        state = {"seed": Tensor(_array(_seed_generator().state))}
-        torch = sys.modules.get("torch") if keras.backend.backend() == "torch" else None
-        return state if torch is None else {**state, "torch": Tensor(torch.get_rng_state().numpy())}
-
-    def load_state_dict(self, state: Any) -> None:
-        _seed_generator().state.assign(state["seed"].array)
-        torch = sys.modules.get("torch") if keras.backend.backend() == "torch" else None
-        if torch is not None and "torch" in state:
-            torch.set_rng_state(torch.from_numpy(state["torch"].array))
-
-
-def _seed_generator() -> Any:
-    from keras.src.random.seed_generator import global_seed_generator
-
-    return global_seed_generator()
-
-
-def _fetch(model: Any) -> None:
-    """On JAX the state of a training is not in the variables while fit() runs."""
-    if hasattr(model, "jax_state_sync"):
-        model.jax_state_sync()
-
-
-def _named(variables: Sequence[Any]) -> list[tuple[str, Any]]:
-    """By path, which may not be unique."""
-    seen: dict[str, int] = {}
-    for variable in variables:
-        seen[variable.path] = seen.get(variable.path, 0) + 1
-    return [(v.path if seen[v.path] == 1 else f"{v.path}#{i}", v) for i, v in enumerate(variables)]
-
-
-def _array(variable: Any) -> AnyArray:
-    # torch's bfloat16 comes as float32.
-    array: AnyArray = np.asarray(keras.ops.convert_to_numpy(variable)).astype(np.dtype(str(variable.dtype)), copy=False)
-    return array
+    def load_metrics(self) -> bool:
+        """What the epoch has shown so far; False where the model has other metrics."""
+        state = self._loaded_metrics
+        if state is None or self._metrics.misfits(described(state)):
+            return False
+        self._metrics.load_state_dict(state)
+        return True
