@@ -190,7 +190,8 @@ class Checkpointer:
         """Save in the background what the state is now; what goes wrong is raised by the next call. Collective."""
 
         def start(store: Store, manifest: Manifest, what: Content) -> None:
-            self._background.start(what.flat, lambda arrays: self._write(store, manifest, what.state, arrays))
+            state = what.state  # without what was copied already
+            self._background.start(what.flat, lambda arrays: self._write(store, manifest, state, arrays))
 
         self._save(metrics, start)
 

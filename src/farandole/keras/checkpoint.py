@@ -124,7 +124,7 @@ class Checkpointer(keras.callbacks.Callback):
         self._goes_on_at = progress.epoch
         self._fit.say_backend(self._checkpointer.say)
         if progress.step_in_epoch and manifest.ranks != self._size:
-            self._checkpointer.say(f"epoch {progress.epoch} begins again: other ranks have other batches")
+            self._checkpointer.say(f"epoch {progress.epoch + 1} begins again: other ranks have other batches")
             progress.step_in_epoch = 0
         self._passing = progress.step_in_epoch
         if self._fit.was_stopped and not self._passing:

@@ -117,7 +117,7 @@ class RunCheckpoints:
             return first
         progress = self.callback.progress
         progress.epoch = progress.epoch * before // self._plan.ranks
-        self._note(f"{before} ranks have done {first} epochs each before the checkpoint: as {progress.epoch} of {self._plan.ranks}")
+        self._note(f"each of {before} ranks had done {first} of its epochs, which count as {progress.epoch} of {self._plan.ranks}'s")
         return progress.epoch
 
     def _check_empty(self) -> None:
