@@ -161,7 +161,7 @@ class CallbackState:
     def __init__(self, callback: keras.callbacks.Callback) -> None:
         self._callback = callback
         kinds = [kind for kind in type(callback).__mro__ if "__init__" in vars(kind)]
-        self._settings = {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}
+        self._settings = {name for kind in kinds for name in inspect.signature(vars(kind)["__init__"]).parameters}
         self._settings |= {"params", "_model"}
         self._only: set[str] | None = None
 
