@@ -12,6 +12,8 @@ from ranktest import rank_test
 # As in tests/ranks/test_keras.py, so that both share their launches.
 ENV = {"JAX_ENABLE_X64": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
 EPOCHS = 4
+AT_ENDS = [({"epochs": 1}, True, (2, 0)), ({"steps": 4}, False, (1, 4))]
+"""The second is saved after the last step of an epoch and before its end."""
 
 
 def on_two(backends=("torch", "tensorflow", "jax")):
@@ -89,9 +91,25 @@ def bits(model, callbacks):
 
 
 @on_two()
-@pytest.mark.parametrize(("when", "background"), [({"epochs": 1}, True), ({"steps": 3}, False), ({"steps": 4}, False)])
-def test_training_goes_on_bit_for_bit(hvd, when, background):
-    """Of 4 steps in an epoch; the 11th is the last before the end comes."""
+def test_training_goes_on_in_the_middle_of_an_epoch(hvd):
+    goes_on_bit_for_bit(hvd, {"steps": 3}, False, (2, 1))
+
+
+@on_two(["torch"])
+@pytest.mark.parametrize(("when", "background", "at"), AT_ENDS)
+def test_training_goes_on_between_epochs(hvd, when, background, at):
+    goes_on_bit_for_bit(hvd, when, background, at)
+
+
+@pytest.mark.soak
+@on_two(["tensorflow", "jax"])
+@pytest.mark.parametrize(("when", "background", "at"), AT_ENDS)
+def test_training_goes_on_between_epochs_on_the_others(hvd, when, background, at):
+    goes_on_bit_for_bit(hvd, when, background, at)
+
+
+def goes_on_bit_for_bit(hvd, when, background, at):
+    """Of 4 steps in an epoch; the 11th is the last before the end comes. `at`: the epoch and step to go on from."""
     when = hvd.checkpoint.When(**when, signals=False)
     unbroken, callbacks = made(hvd)
     losses = fit(hvd, unbroken, callbacks)
@@ -106,8 +124,7 @@ def test_training_goes_on_bit_for_bit(hvd, when, background):
         resumed, knowing = made(hvd)
         checkpointer = hvd.checkpoint.Checkpointer(folder, resumed, callbacks=knowing, when=when, background=background)
         first = checkpointer.restore()
-        in_epoch = checkpointer.progress.step_in_epoch
-        assert (first, in_epoch) == {1: (2, 0), 3: (2, 1), 4: (1, 4)}[when.steps or 1]
+        assert (first, checkpointer.progress.step_in_epoch) == at
         assert fit(hvd, resumed, [*knowing, checkpointer], first) == losses[first:]
         assert bits(resumed, knowing) == bits(unbroken, callbacks)
         assert checkpointer.progress.step == 4 * EPOCHS

@@ -7,11 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from farandole.checkpoint.folder import entries
 from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.timing import When
-from farandole.comm import world
-from farandole.comm.collectives import broadcast_object
 from farandole.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -122,6 +119,10 @@ class RunCheckpoints:
 
     def _check_empty(self) -> None:
         """On every rank alike. Collective."""
+        from farandole.checkpoint.folder import entries
+        from farandole.comm import world
+        from farandole.comm.collectives import broadcast_object
+
         there = entries(self.folder) if world.rank() == 0 and self.folder.is_dir() else []
         newest = broadcast_object(there[-1].path.name if there else "", 0, name="checkpoints")
         if newest:
