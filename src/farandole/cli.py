@@ -18,6 +18,7 @@ from farandole.checkpoint.command import add_checkpoint
 from farandole.data.command import add_data
 from farandole.errors import FarandoleError, SettingsError
 from farandole.observe.power.command import add_power
+from farandole.report.command import add_report
 from farandole.study.comm.command import add_bench
 from farandole.study.command import add_study
 from farandole.train.command import add_run
@@ -200,5 +201,5 @@ def _merge_timeline(options: argparse.Namespace) -> int:
 
 
 _VERBS = (
-    _add_launch, add_run, _add_doctor, _add_timeline, add_power, add_data, add_study, add_bench, add_checkpoint
+    _add_launch, add_run, _add_doctor, _add_timeline, add_power, add_data, add_study, add_report, add_bench, add_checkpoint
 )  # fmt: skip

@@ -51,6 +51,8 @@ def test_what_is_shown(finished: tuple[Path, subprocess.CompletedProcess[str]]) 
     for phase in ("load", "preprocess", "broadcast", "train", "evaluate", "total"):
         assert any(line.startswith(f"{phase} ") for line in lines), phase
     assert any(line.split() == ["model", str(folder.relative_to(folder.parent) / "model.keras")] for line in lines)
+    assert lines[-1].split() == ["page", str(folder.relative_to(folder.parent) / "report.html")]
+    assert "2 ranks trained for 2 epochs in " in (folder / "report.html").read_text()
     assert (folder / "log.txt").read_text() == "".join(f"{line}\n" for line in lines[:6])
 
 
