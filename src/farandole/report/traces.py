@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from farandole.observe.analysis import analyse
 from farandole.report.reading import Attempt, Study
 
 __all__ = ["Trace", "trace_of"]
@@ -47,16 +47,10 @@ def trace_of(study: Study) -> Trace:
     attempt, path = _representative(traced)
     try:
         told = analyse(path)
-    except (ImportError, OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
         return Trace(reason=f"{path.name} of {attempt.key} cannot be read: {error}")
     names = ("ranks", "residual_s", "power", "bands", "communication", "components")
     return Trace(attempt=attempt, **{name: told[name] for name in names if told.get(name) is not None})
-
-
-def analyse(path: Path) -> dict[str, Any]:
-    """Loaded when needed: a study without traces has no use for it."""
-    told: dict[str, Any] = importlib.import_module("farandole.observe.analysis").analyse(path)
-    return told
 
 
 def _file(attempt: Attempt) -> Path | None:

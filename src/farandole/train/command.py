@@ -68,6 +68,7 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     add("--make-data", action="store_true", help="make missing files; demo and test do so anyway")
     add("--output-dir", "--output_dir", "-s", "--save_path", type=Path, metavar="DIR",
         help="the run directory; default: out/NAME-TIME")
+    add("--power", action="store_true", help="sample every node's power: power.json, and curves on the timeline")
     add("--json", action="store_true", help="print run.json alone on standard output")
     add("--parallel", choices=PARALLEL, help="what ranks divide: epochs, or the steps of each; default: as in the papers")
     how = verb.add_mutually_exclusive_group()
@@ -135,15 +136,15 @@ def _run(options: argparse.Namespace) -> int:
     as_rank = _is_rank()
     if as_rank:
         _refuse_launching(given)
-    repeat = ["farandole", *sys.argv[1:]]
+    repeat = sys.argv[1:]
     if settings.checkpoint_every and settings.output_dir is None:
         settings.output_dir = _new_folder(settings.benchmark)
-        repeat += ["--output-dir", str(settings.output_dir)]
+        repeat = [*repeat, "--output-dir", str(settings.output_dir)]
     folder = settings.output_dir = settings.output_dir or _new_folder(settings.benchmark)
     stream = sys.stderr if given.get("json") else sys.stdout
-    code = _as_rank(settings, stream) if as_rank else _on_new_ranks(settings, folder, given, stream, shlex.join(repeat))
+    code = _as_rank(settings, stream) if as_rank else _on_new_ranks(settings, folder, given, stream, repeat)
     if code == 0 and (not as_rank or is_first()):
-        _show(folder, bool(given.get("json")), shlex.join(repeat))
+        _show(folder, bool(given.get("json")), repeat)
     return code
 
 
@@ -153,6 +154,8 @@ def _refuse_launching(given: dict[str, Any]) -> None:
             raise SettingsError(
                 f"{option}: the ranks are there already, started by mpiexec, srun or `farandole launch`. Leave it out."
             )
+    if "power" in given:
+        raise SettingsError("--power: the ranks are there already. Start them with `farandole launch --timeline FILE --power`.")
 
 
 def _values(given: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +204,7 @@ def _as_rank(settings: RunSettings, stream: Any) -> int:
     return run_as_rank(settings.as_flat(), began=time.perf_counter(), stream=stream)
 
 
-def _on_new_ranks(settings: RunSettings, folder: Path, given: dict[str, Any], stream: Any, repeat: str) -> int:
+def _on_new_ranks(settings: RunSettings, folder: Path, given: dict[str, Any], stream: Any, repeat: list[str]) -> int:
     from farandole.train.launching import launch_run
 
     ranks = int(given.get("ranks", 1))
@@ -209,18 +212,18 @@ def _on_new_ranks(settings: RunSettings, folder: Path, given: dict[str, Any], st
         raise SettingsError(f"-n {ranks}: how many ranks? Type e.g. -n 2.")
     prepare(settings, ranks)
     return launch_run(
-        settings, ranks, folder, stream=stream, repeat=repeat, restarts=given.get("restarts", 0),
+        settings, ranks, folder, stream=stream, repeat=repeat, power="power" in given, restarts=given.get("restarts", 0),
         time_limit_s=given.get("time_limit"),
     )  # fmt: skip
 
 
-def _show(folder: Path, as_json: bool, repeat: str) -> None:
+def _show(folder: Path, as_json: bool, repeat: list[str]) -> None:
     from farandole.report import write_report
     from farandole.train.launching import read_record
     from farandole.train.table import table
 
     if not (folder / "run.json").is_file():  # it has ended early, with a checkpoint
-        print(f"farandole: not finished yet. To go on, type: {repeat}", file=sys.stderr)
+        print(f"farandole: not finished yet. To go on, type: {shlex.join(['farandole', *repeat])}", file=sys.stderr)
         return
     record, page = read_record(folder), write_report(folder)
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,13 +23,21 @@ _SAVE_S = 60.0
 
 
 def launch_run(
-    settings: RunSettings, ranks: int, folder: Path, *, stream: TextIO, repeat: str, restarts: int, time_limit_s: float | None
+    settings: RunSettings,
+    ranks: int,
+    folder: Path,
+    *,
+    stream: TextIO,
+    repeat: list[str],
+    power: bool = False,
+    restarts: int = 0,
+    time_limit_s: float | None = None,
 ) -> int:
     """Run on `ranks` new ranks to the end; an exit code. Progress goes to `stream`."""
     words = [sys.executable, "-m", "farandole.train", json.dumps(settings.as_flat())]
     job = LaunchSettings(
-        command=words, ranks=ranks, timeline=folder / TIMELINE, repeat=repeat, restarts=restarts, time_limit_s=time_limit_s,
-        grace_s=GRACE_S if settings.checkpoint_folder is None else _SAVE_S,
+        command=words, ranks=ranks, timeline=folder / TIMELINE, power=power, repeat=shlex.join(["farandole", *repeat]),
+        restarts=restarts, time_limit_s=time_limit_s, grace_s=GRACE_S if settings.checkpoint_folder is None else _SAVE_S,
     )  # fmt: skip
     return launch(job, _Sorted(stream, folder / LOG))
 
