@@ -109,10 +109,58 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, data: Path) -> None:
     options = ["-n", "2", "--data-dir", str(data), "--epochs", "4", "--learning_rate", "1e30", "--activation", "linear"]
+    options += ["--checkpoint-every", "1steps"]
     run = farandole("run", "nt3", *options, *SMALL, cwd=tmp_path)
     assert run.returncode == 1
     assert "the loss is" in run.stderr and "of epoch 1" in run.stderr and "smaller learning_rate" in run.stderr
+    assert "The last good checkpoint, of step 1, is in out/nt3-" in run.stderr
     assert "repeat  farandole run nt3" in run.stderr
+
+
+# Rank 0 of the first start dies when its second checkpoint has its name, and LATEST not yet.
+DIES = """
+import os, signal
+replace, seen = os.replace, []
+
+def counted(source, target, **options):
+    if str(target).endswith("LATEST"):
+        seen.append(target)
+        if len(seen) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target, **options)
+
+if os.environ.get("FARANDOLE_RESTART") == "0":
+    os.replace = counted
+"""
+
+
+def test_a_killed_run_ends_with_the_same_weights(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, data: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DIES)
+    options = ["--data-dir", str(data), "--warmup-epochs", "1", "--output-dir", "here", *SMALL]
+    often = ["-n", "2", "--epochs", "4", "--checkpoint-every", "3steps", "--restarts", "1"]
+    run = farandole("run", "nt3", *options, *often, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert run.returncode == 0, run.stderr
+    assert "starting again (1 of 1 restarts)" in run.stderr
+    undisturbed, record = (json.loads((path / "run.json").read_text()) for path in (finished[0], tmp_path / "here"))
+    assert record["weights"] == undisturbed["weights"]
+    assert [without_times(epoch) for epoch in record["epochs"]] == [without_times(e) for e in undisturbed["epochs"]]
+    assert record["checkpoints"]["starts"] == 2
+    assert record["checkpoints"]["resumed_from"].endswith("00000002-step-6")
+
+    more = ["--epochs", "6", "--framework", "jax", "--resume", "required", "--time-limit", "1"]
+    run = farandole("run", "nt3", *options, *more, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "it was saved by Keras on torch" in run.stderr
+    assert "each of 2 ranks had done 1 of its epochs, which count as 2 of 1's" in run.stdout
+    assert "epoch 2 begins again" in run.stderr
+    assert "ended at step 7" in run.stderr and "To go on, type: farandole run nt3 " in run.stderr
+    assert not (tmp_path / "here" / "run.json").exists()
+
+
+def without_times(epoch: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in epoch.items() if name not in ("seconds", "validation_s")}
 
 
 SUPERVISED = """
@@ -165,6 +213,7 @@ def test_list(tmp_path: Path) -> None:
         (["nt3", "--reg_l2", "1"], "unknown name 'reg_l2'; known: activation"),
         (["nt3", "--dropout", "much"], "--dropout = 'much' is no literal"),
         (["nt3", "--config_file", "absent.txt"], "absent.txt is no config file"),
+        (["nt3", "--checkpoint-every", "often"], "expected e.g. 5 (epochs), 100steps"),
         ([], "which benchmark?"),
         (["mnist"], "Use one of nt3, p1b1, p1b2, p1b3"),
     ],

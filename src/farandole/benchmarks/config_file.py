@@ -26,6 +26,11 @@ ALIASES = {
     "save_path": "output_dir",
     "base_lr": "learning_rate",
     "model_file": "config_file",
+    "ckpt_restart_mode": "resume",
+    "ckpt_directory": "checkpoint_dir",
+    "ckpt_save_interval": "checkpoint_every",
+    "ckpt_keep_limit": "checkpoint_keep",
+    "ckpt_save_best_metric": "checkpoint_best",
 }
 """Older names of the same things."""
 
@@ -79,6 +84,8 @@ OFF = {
     "cp": (False,),
     "train_bool": (True,),
     "eval_bool": (True,),
+    "ckpt_keep_mode": ("linear",),
+    "ckpt_skip_epochs": (0,),
 }
 """What exists in CANDLE and not here, with the values that do without it."""
 
@@ -103,7 +110,7 @@ def translated(values: Mapping[str, Any], known: Iterable[str], source: str) -> 
     """Older names replaced, names without effect left out; others than those in `known` are errors."""
     known = set(known)
     result: dict[str, Any] = {}
-    for given, value in values.items():
+    for given, value in _checkpoint_names(values).items():
         name = given if given in known else ALIASES.get(given, given)
         if name in known:
             if given == "base_lr" and value is None:
@@ -117,6 +124,19 @@ def translated(values: Mapping[str, Any], known: Iterable[str], source: str) -> 
                 )
         elif name not in WITHOUT_EFFECT:
             raise SettingsError(f"{source}: unknown name {given!r}; known: {', '.join(sorted(known))}")
+    return result
+
+
+def _checkpoint_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """CANDLE's settings of checkpoints, where they are given another way here than under another name."""
+    result = dict(values)
+    save_best = result.pop("ckpt_save_best", None)
+    if save_best is False:
+        result.pop("ckpt_save_best_metric", None)
+    elif save_best:
+        result.setdefault("ckpt_save_best_metric", "val_loss")
+    if "ckpt_save_interval" in result:
+        result["ckpt_save_interval"] = str(result["ckpt_save_interval"])
     return result
 
 

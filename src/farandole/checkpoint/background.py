@@ -39,6 +39,8 @@ class Background:
         self.finish()
         self._copies = {name: self._room(name, array) for name, array in flat.arrays.items()}
         self._copy(flat, [name for name in flat.arrays if name not in flat.held])
+        # A framework that hands out its own memory may want it back.
+        flat = flat._replace(arrays={name: flat.arrays[name] for name in flat.held})
         self._copied.clear()
         # Not a daemon: a program that ends waits for its last checkpoint.
         self._thread = threading.Thread(target=self._run, args=(flat, write), name="farandole-checkpoint")

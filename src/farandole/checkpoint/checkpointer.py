@@ -32,6 +32,7 @@ from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.manifest import Manifest
 from farandole.checkpoint.parts import (
     Content,
+    Guarded,
     Part,
     Progress,
     as_part,
@@ -75,6 +76,8 @@ class Checkpointer:
         runtime = process_set.runtime()
         self.folder = Path(folder)
         self.progress = Progress()
+        self.came_from: Path | None = None
+        """The checkpoint that training has gone on from."""
         self._parts = {name: as_part(name, value) for name, value in parts.items()}
         self._own: dict[str, Part] = {"python": PythonRandom(), "numpy": NumpyRandom()}
         self._own |= {name: as_part(name, value) for name, value in (own or {}).items()}
@@ -102,6 +105,11 @@ class Checkpointer:
                 problem = str(error)
         self._raise_on_all(problem)
         return store
+
+    @property
+    def saved_at(self) -> int | None:
+        """The step of the newest checkpoint of this training; None where there is none."""
+        return None if self._saved is None else self._saved[0]
 
     def __enter__(self) -> Self:
         return self
@@ -131,7 +139,7 @@ class Checkpointer:
         check_fit(allgather_object(misfits, "checkpoint.fit", self._set), where)
         arrays = self._hand_out({} if loaded is None else loaded.arrays, infos)
         self._load(state, arrays)
-        self._not_heeded = []
+        self._not_heeded, self.came_from = [], Path(where)
         self._say_restored(manifest, state, where)
         return manifest  # type: ignore[no-any-return]
 
@@ -182,7 +190,8 @@ class Checkpointer:
         """Save in the background what the state is now; what goes wrong is raised by the next call. Collective."""
 
         def start(store: Store, manifest: Manifest, what: Content) -> None:
-            self._background.start(what.flat, lambda arrays: self._write(store, manifest, what.state, arrays))
+            state = what.state  # without what was copied already
+            self._background.start(what.flat, lambda arrays: self._write(store, manifest, state, arrays))
 
         self._save(metrics, start)
 
@@ -204,7 +213,7 @@ class Checkpointer:
         if by_rank is not None and self._store is not None:
             progress = replace(self.progress, train_s=self._train_s())
             try:
-                self._check_heeded()
+                self._check()
                 what = content(progress, taken(self._parts), by_rank)
                 write(self._store, self._manifest(progress, metrics or {}), what)
             except CheckpointError as error:
@@ -212,8 +221,11 @@ class Checkpointer:
         self._raise_on_all(problem)
         self._note_saved(time.monotonic() - began)
 
-    def _check_heeded(self) -> None:
-        """A training from the start must not push out, one by one, what another has saved."""
+    def _check(self) -> None:
+        """A training from the start must not push out, one by one, what another has saved, nor one that has failed."""
+        for part in self._parts.values():
+            if isinstance(part, Guarded):
+                part.check_before_save()
         if self._not_heeded:
             raise CheckpointError(
                 f"{self.folder} has checkpoints already, the newest is {self._not_heeded[-1].path.name}, which this "

@@ -13,7 +13,7 @@ from farandole.checkpoint.tree import ArrayInfo, Flat, flatten, unflatten
 from farandole.comm.transport import AnyArray
 from farandole.errors import CheckpointError, SettingsError
 
-__all__ = ["Checked", "Content", "Part", "Progress", "as_part", "check_fit", "content", "differences", "put", "taken", "taken_own"]
+__all__ = ["Checked", "Content", "Guarded", "Part", "Progress", "as_part", "check_fit", "content", "differences", "put", "taken", "taken_own"]
 
 _SHOWN = 8
 
@@ -32,6 +32,15 @@ class Checked(Protocol):
 
     def misfits(self, state: Any) -> list[str]:
         """What does not fit, in words; arrays of `state` are given as ArrayInfo."""
+        ...
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """A part that may not be worth saving."""
+
+    def check_before_save(self) -> None:
+        """CheckpointError where it is not."""
         ...
 
 

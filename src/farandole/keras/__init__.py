@@ -61,7 +61,7 @@ from farandole.keras import backend as _backend
 _backend.backend_name()
 
 # Only now, with a Keras that fits.
-from farandole.keras import callbacks  # noqa: E402
+from farandole.keras import callbacks, checkpoint  # noqa: E402
 from farandole.keras.functions import (  # noqa: E402
     allgather,
     allreduce,
@@ -98,6 +98,7 @@ __all__ = [
     "callbacks",
     "ccl_built",
     "check_buffers_match",
+    "checkpoint",
     "cross_rank",
     "cross_size",
     "cuda_built",

@@ -50,6 +50,11 @@ class PhaseTimes:
     def add(self, name: str, seconds: float) -> None:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
+    def so_far(self) -> dict[str, float]:
+        """Including what has passed of the phase that is open."""
+        self._charge()
+        return dict(self.seconds)
+
     def _charge(self) -> None:
         now = time.perf_counter()
         if self._open:

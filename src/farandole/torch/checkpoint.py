@@ -32,7 +32,7 @@ from farandole.comm.transport import AnyArray
 from farandole.errors import CheckpointError
 from farandole.torch.tensors import as_array, as_tensor
 
-__all__ = ["Checkpointer", "Keep", "When"]
+__all__ = ["Checkpointer", "Keep", "TorchRandom", "When"]
 
 _BY_BITS = {
     torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
@@ -63,7 +63,7 @@ class Checkpointer(_Checkpointer):
     ) -> None:
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
         models = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
-        per_rank = {"torch": _Random(), **{f"{name} buffers": _Buffers(m, process_set) for name, m in models.items()}}
+        per_rank = {"torch": TorchRandom(), **{f"{name} buffers": _Buffers(m, process_set) for name, m in models.items()}}
         super().__init__(
             folder,
             {name: _part(name, value, optimizers) for name, value in parts.items()},
@@ -157,7 +157,7 @@ class _Optimizer(_Stateful):
         return [f"its groups have {there} parameters in the checkpoint, {here} in the optimizer"]
 
 
-class _Random:
+class TorchRandom:
     """torch's own random numbers, on the host and on every device."""
 
     def state_dict(self) -> Any:

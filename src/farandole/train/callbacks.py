@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import keras
@@ -68,16 +68,21 @@ class Epochs(keras.callbacks.Callback):
         super().__init__()
         self.records: list[EpochRecord] = []
         self.batch_s: list[float] = []
+        self.passing: Callable[[], bool] = lambda: False
+        """Whether a batch is let pass that a part before has trained on."""
+        self._passed_s = 0.0
         self._batches, self._validation, self._told = batches, validation, told
         self._epoch_began = self._batch_began = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._batches.epoch = epoch
-        self._epoch_began = self._batch_began = time.perf_counter()
+        self._batch_began = time.perf_counter()
+        self._epoch_began, self._passed_s = self._batch_began - self._passed_s, 0.0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         now = time.perf_counter()
-        self.batch_s.append(now - self._batch_began)
+        if not self.passing():
+            self.batch_s.append(now - self._batch_began)
         self._batch_began = now
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -90,6 +95,16 @@ class Epochs(keras.callbacks.Callback):
         rate = float(self.model.optimizer.learning_rate)
         self.records.append(EpochRecord(epoch + 1, now - self._epoch_began, now - began, rate, metrics))
         self._told(self.records[-1])
+        self._epoch_began = now
+
+    def state_dict(self) -> Any:
+        """For checkpoints."""
+        in_epoch_s = time.perf_counter() - self._epoch_began
+        return {"records": [asdict(record) for record in self.records], "in_epoch_s": in_epoch_s}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.records[:] = [EpochRecord(**record) for record in state["records"]]
+        self._passed_s = state["in_epoch_s"]
 
 
 class StopWhenNotFinite(keras.callbacks.Callback):
@@ -97,6 +112,8 @@ class StopWhenNotFinite(keras.callbacks.Callback):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
+        self.last_good: Callable[[], str] = lambda: ""
+        """What to say of checkpoints."""
         self._plan = plan
         self._epoch = 0
 
@@ -109,7 +126,7 @@ class StopWhenNotFinite(keras.callbacks.Callback):
             raise TrainingError(
                 f"[rank {world.rank()}/{world.size()}] the loss is {loss} in step {batch // self._plan.passes + 1} of epoch "
                 f"{self._epoch + 1}, at a rate of {self._plan.rate:g}. Use a smaller learning_rate, --lr-scaling none or "
-                "sqrt, or --warmup-epochs 1."
+                f"sqrt, or --warmup-epochs 1. {self.last_good()}".rstrip()
             )
 
 

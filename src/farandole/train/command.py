@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import os
+import shlex
 import sys
 import time
 import typing
@@ -17,6 +18,7 @@ from farandole.benchmarks.config_file import literal
 from farandole.benchmarks.parameters import kinds
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
+from farandole.train.checkpointing import RESUME
 from farandole.train.running import is_first, prepare, run_as_rank
 from farandole.train.settings import FRAMEWORKS, LOADERS, PARALLEL, PRESETS, RunSettings
 
@@ -31,11 +33,13 @@ examples:
   farandole run p1b2 -n 4 --preset test --parallel steps
   farandole run nt3 -n 2 --emulate-ranks 48             the accuracy 48 ranks would have
   farandole run nt3 -n 8 --preset paper --data-dir DIR  the real files, the papers' sizes
+  farandole run nt3 -n 2 --restarts 3 --output-dir run1   checkpoints; started again by itself, or by the same command
   farandole run nt3 --config_file nt3_default_model.txt --epochs 8 --batch_size 20
   farandole run --list
 
 Under mpiexec, srun or `farandole launch` it is one of the ranks there are, and -n is left out.
 """
+_WANT_CHECKPOINTS = ("checkpoint_keep", "resume", "restarts", "time_limit")
 _SHORT = {"epochs": "-e", "batch_size": "-z", "learning_rate": "-lr"}
 
 
@@ -77,6 +81,18 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     add("--batch-scaling", choices=tuple(RULES), help="how a rank's batch follows the ranks; default: none")
     add("--warmup-epochs", type=int, metavar="E", help="epochs over which the rate grows from that of one rank")
     add("--emulate-ranks", type=int, metavar="N", help="train as N ranks would, on the ranks there are")
+    add("--checkpoint-every", "--ckpt_save_interval", metavar="WHEN",
+        help="save a checkpoint every 5 (epochs), 100steps, 600s, 10m, or auto: as often as loses least; default: never, or 1 "
+             "where another option of checkpoints is given")
+    add("--checkpoint-dir", "--ckpt_directory", type=Path, metavar="DIR", help="their folder; default: in the run directory")
+    add("--checkpoint-keep", "--ckpt_keep_limit", type=int, metavar="K", help="how many of the newest stay; default: 3")
+    add("--checkpoint-best", "--ckpt_save_best_metric", metavar="METRIC", help="the best by this metric stays, too, e.g. val_loss")
+    add("--resume", "--ckpt_restart_mode", choices=RESUME,
+        help="auto: go on from the newest checkpoint where there is one (default); required: or refuse to begin; off: never")
+    add("--restarts", type=int, metavar="K", help="start again up to K times from the newest checkpoint when ranks die")
+    add("--time-limit", type=float, metavar="S", help="before S seconds have passed, save a checkpoint and end with exit code 0")
+    for name in ("--ckpt_save_best", "--ckpt_keep_mode", "--ckpt_skip_epochs", "--ckpt_checksum"):
+        add(name, help=argparse.SUPPRESS)
     add("--config_file", "--config-file", type=Path, metavar="FILE", help="a config file of CANDLE's")
     # fmt: on
 
@@ -116,29 +132,38 @@ def _run(options: argparse.Namespace) -> int:
             f"which benchmark? Type e.g. farandole run nt3 -n 2. There are {', '.join(NAMES)}."
         )
     settings = RunSettings.from_flat(_values(given))
+    if any(given.get(name, "off") != "off" for name in _WANT_CHECKPOINTS):
+        settings.checkpoint_every = settings.checkpoint_every or "1"
     as_rank = _is_rank()
-    if as_rank and "ranks" in given:
-        raise SettingsError(
-            "-n: the ranks are there already, started by mpiexec, srun or `farandole launch`. Leave it out."
-        )
-    if as_rank and "power" in given:
-        raise SettingsError("--power: the ranks are there already. Start them with `farandole launch --timeline FILE --power`.")
+    if as_rank:
+        _refuse_launching(given)
+    repeat = sys.argv[1:]
+    if settings.checkpoint_every and settings.output_dir is None:
+        settings.output_dir = _new_folder(settings.benchmark)
+        repeat = [*repeat, "--output-dir", str(settings.output_dir)]
     folder = settings.output_dir = settings.output_dir or _new_folder(settings.benchmark)
     stream = sys.stderr if given.get("json") else sys.stdout
-    code = (
-        _as_rank(settings, stream)
-        if as_rank
-        else _on_new_ranks(settings, folder, int(given.get("ranks", 1)), stream, power="power" in given)
-    )
+    code = _as_rank(settings, stream) if as_rank else _on_new_ranks(settings, folder, given, stream, repeat)
     if code == 0 and (not as_rank or is_first()):
-        _show(folder, bool(given.get("json")))
+        _show(folder, bool(given.get("json")), repeat)
     return code
+
+
+def _refuse_launching(given: dict[str, Any]) -> None:
+    for name, option in (("ranks", "-n"), ("restarts", "--restarts"), ("time_limit", "--time-limit")):
+        if name in given:
+            raise SettingsError(
+                f"{option}: the ranks are there already, started by mpiexec, srun or `farandole launch`. Leave it out."
+            )
+    if "power" in given:
+        raise SettingsError("--power: the ranks are there already. Start them with `farandole launch --timeline FILE --power`.")
 
 
 def _values(given: dict[str, Any]) -> dict[str, Any]:
     """Settings and hyper-parameters as `RunSettings.from_flat` takes them."""
     names = {field.name for field in dataclasses.fields(RunSettings)} | {"config_file"}
     values = {name: value for name, value in given.items() if name in names}
+    values |= {name: _value(name, None, text) for name, text in given.items() if name.startswith("ckpt_")}
     known = kinds(benchmark(given["benchmark"]).parameters)
     for name, text in given.items():
         if name.startswith("parameter_"):
@@ -180,20 +205,27 @@ def _as_rank(settings: RunSettings, stream: Any) -> int:
     return run_as_rank(settings.as_flat(), began=time.perf_counter(), stream=stream)
 
 
-def _on_new_ranks(settings: RunSettings, folder: Path, ranks: int, stream: Any, *, power: bool) -> int:
+def _on_new_ranks(settings: RunSettings, folder: Path, given: dict[str, Any], stream: Any, repeat: list[str]) -> int:
     from farandole.train.launching import launch_run
 
+    ranks = int(given.get("ranks", 1))
     if ranks < 1:
         raise SettingsError(f"-n {ranks}: how many ranks? Type e.g. -n 2.")
     prepare(settings, ranks)
-    return launch_run(settings, ranks, folder, stream=stream, repeat=sys.argv[1:], power=power)
+    return launch_run(
+        settings, ranks, folder, stream=stream, repeat=repeat, power="power" in given, restarts=given.get("restarts", 0),
+        time_limit_s=given.get("time_limit"),
+    )  # fmt: skip
 
 
-def _show(folder: Path, as_json: bool) -> None:
+def _show(folder: Path, as_json: bool, repeat: list[str]) -> None:
     from farandole.report import write_report
     from farandole.train.launching import read_record
     from farandole.train.table import table
 
+    if not (folder / "run.json").is_file():  # it has ended early, with a checkpoint
+        print(f"farandole: not finished yet. To go on, type: {shlex.join(['farandole', *repeat])}", file=sys.stderr)
+        return
     record, page = read_record(folder), write_report(folder)
     if as_json:
         print(json.dumps(record, indent=1))

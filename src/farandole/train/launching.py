@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
+from farandole.launch.command import GRACE_S
 from farandole.launch.launcher import launch
 from farandole.launch.settings import LaunchSettings
 from farandole.train.running import LOG, TIMELINE
@@ -17,14 +18,27 @@ from farandole.train.settings import RunSettings
 __all__ = ["launch_run", "read_record"]
 
 
+_SAVE_S = 60.0
+"""What ranks get to save a checkpoint when they are told to end."""
+
+
 def launch_run(
-    settings: RunSettings, ranks: int, folder: Path, *, stream: TextIO, repeat: list[str], power: bool = False
+    settings: RunSettings,
+    ranks: int,
+    folder: Path,
+    *,
+    stream: TextIO,
+    repeat: list[str],
+    power: bool = False,
+    restarts: int = 0,
+    time_limit_s: float | None = None,
 ) -> int:
     """Run on `ranks` new ranks to the end; an exit code. Progress goes to `stream`."""
     words = [sys.executable, "-m", "farandole.train", json.dumps(settings.as_flat())]
     job = LaunchSettings(
-        command=words, ranks=ranks, timeline=folder / TIMELINE, power=power, repeat=shlex.join(["farandole", *repeat])
-    )
+        command=words, ranks=ranks, timeline=folder / TIMELINE, power=power, repeat=shlex.join(["farandole", *repeat]),
+        restarts=restarts, time_limit_s=time_limit_s, grace_s=GRACE_S if settings.checkpoint_folder is None else _SAVE_S,
+    )  # fmt: skip
     return launch(job, _Sorted(stream, folder / LOG))
 
 

@@ -22,6 +22,11 @@ class Teller:
     def __init__(self, stream: TextIO | None, log: Path | None = None) -> None:
         self._stream, self._log = stream, log
         self._began = time.perf_counter()
+        self._done_before = 0
+
+    def begin(self, epochs_done: int) -> None:
+        """Training begins; a part before has done some epochs."""
+        self._began, self._done_before = time.perf_counter(), epochs_done
 
     def say(self, text: str) -> None:
         if self._stream is None:
@@ -49,12 +54,12 @@ class Teller:
             f"{plan.epochs} epochs of {plan.steps} steps each ({settings.parallel} divided, {settings.work} scaling), "
             f"batches of {plan.local_batch} a rank, {plan.global_batch} in all, rate {plan.rate:g}"
         )
-        self._began = time.perf_counter()
 
     def epoch(self, plan: Plan, record: EpochRecord) -> None:
         digits = len(str(plan.epochs))
         figures = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
-        left_s = (plan.epochs - record.epoch) * (time.perf_counter() - self._began) / record.epoch
+        passed_s, done = time.perf_counter() - self._began, record.epoch - self._done_before
+        left_s = (plan.epochs - record.epoch) * passed_s / done
         speed = plan.samples_per_epoch / max(record.seconds - record.validation_s, 1e-9)
         self.say(
             f"epoch {record.epoch:{digits}d}/{plan.epochs}  {figures}  rate {record.rate:g}  {record.seconds:.2f} s  "

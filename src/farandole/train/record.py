@@ -40,6 +40,7 @@ def make_record(settings: RunSettings, result: Result, *, started_s: float) -> d
         "seeds": {"weights, orders, dropout": settings.parameters.rng_seed, "made data": 0},
         "plan": dataclasses.asdict(plan) | {"global_batch": plan.global_batch},
         "notes": result.notes,
+        "checkpoints": result.checkpoints,
         "parameters": result.parameters,
         "seconds": _seconds(result),
         "epoch_s": _summary(first.epoch_s),

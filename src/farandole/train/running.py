@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from farandole.errors import DataError, FarandoleError, RankFailedError, SettingsError
+from farandole.errors import CheckpointError, DataError, FarandoleError, RankFailedError, SettingsError
 from farandole.launch.place import find_place
 from farandole.observe.timeline import POWER_VARIABLE
 from farandole.train.importing import keras_alone
@@ -34,10 +34,13 @@ def run_here(
 
     began = time.perf_counter() if began is None else began
     started_s = time.time() - (time.perf_counter() - began)
-    start(settings.framework, comm)
     folder = settings.output_dir
+    if settings.checkpoint_every and settings.checkpoint_folder is None:
+        raise SettingsError("checkpoint_every: nobody says where. Give output_dir or checkpoint_dir.")
+    start(settings.framework, comm)
     if folder is not None and is_first():
         make_folder(folder)
+        (folder / "run.json").unlink(missing_ok=True)  # it is of a finished run
     teller = Teller(stream, None if folder is None else folder / LOG) if is_first() else Teller(None)
     result = run_on_rank(settings, teller, began=began)
     record = make_record(settings, result, started_s=started_s) | {
@@ -76,7 +79,8 @@ def prepare(settings: RunSettings, ranks: int) -> None:
     make_missing_data(settings)
     if settings.output_dir is not None:
         make_folder(settings.output_dir)
-        (settings.output_dir / LOG).write_text("")
+        if settings.checkpoint_folder is None or not settings.checkpoint_folder.is_dir():
+            (settings.output_dir / LOG).write_text("")
 
 
 def _check_installed(framework: str) -> None:
@@ -99,7 +103,7 @@ def run_as_rank(given: Mapping[str, Any], *, began: float, stream: TextIO) -> in
     except RankFailedError:
         raise
     except FarandoleError as error:
-        if _is_first_of_node() or not isinstance(error, (DataError, SettingsError)):
+        if _is_first_of_node() or not isinstance(error, (CheckpointError, DataError, SettingsError)):
             print(f"farandole: {error}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, SettingsError) else 1
     return 0

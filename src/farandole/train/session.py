@@ -21,6 +21,7 @@ from farandole.benchmarks.samples import TrainingData
 from farandole.data.candle.tables import reading_with
 from farandole.errors import FarandoleError, SettingsError, TrainingError
 from farandole.observe.phases import PhaseTimes, phase, recorded
+from farandole.train.checkpointing import RunCheckpoints
 from farandole.train.plan import Plan, advice, make_plan
 from farandole.train.progress import Teller
 from farandole.train.settings import RunSettings
@@ -57,6 +58,8 @@ class Result:
     weights_sha256: str
     ranks: list[RankFigures]
     notes: list[str]
+    checkpoints: dict[str, Any] | None
+    """Where they are and which one it has gone on from; None where none were made."""
 
 
 def run_on_rank(settings: RunSettings, teller: Teller, *, began: float) -> Result:
@@ -94,6 +97,7 @@ class _Session:
         self._known = benchmark(settings.benchmark)
         self._rank, self._size, self._local_size = world.rank(), world.size(), world.local_size()
         self._notes: list[str] = []
+        self._checkpoints: RunCheckpoints | None = None
         self._estimated_bytes = 0
 
     def run(self) -> Result:
@@ -163,14 +167,25 @@ class _Session:
         )
         validation = self._shares(data.validation, plan, parameters.val_steps)
         epochs = Epochs(batches, validation, lambda record: self._teller.epoch(plan, record))
-        callbacks: list[Any] = [StopWhenNotFinite(plan), epochs]
+        watch = StopWhenNotFinite(plan)
+        callbacks: list[Any] = [watch, epochs]
         if parameters.reduce_lr:
             callbacks.append(keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, patience=10, min_delta=1e-4))
+        knowing, first = callbacks[2:], 0
         if self._settings.warmup_epochs:
             callbacks.append(WarmUp(plan, self._settings.warmup_epochs))
+        if self._settings.checkpoint_folder is not None:
+            checkpoints = self._checkpoints = RunCheckpoints(
+                self._settings, model, plan, epochs=epochs, knowing=knowing, times=self._times, began=self._began,
+                note=self._note,
+            )  # fmt: skip
+            first, watch.last_good = checkpoints.restore(), checkpoints.last_good
+            callbacks.append(checkpoints.callback)
+        self._teller.begin(first)
+        # After the checkpoints: for them, training has not ended.
         if parameters.timeout > 0:
             callbacks.append(Timeout(parameters.timeout))
-        model.fit(batches, epochs=plan.epochs, shuffle=False, verbose=0, callbacks=callbacks)
+        model.fit(batches, epochs=plan.epochs, initial_epoch=first, shuffle=False, verbose=0, callbacks=callbacks)
         return epochs
 
     def _evaluate(self, model: Any, data: TrainingData, plan: Plan) -> dict[str, float]:
@@ -207,10 +222,11 @@ class _Session:
     def _result(self, model: Any, plan: Plan, epochs: Any, test: dict[str, float], digest: str) -> Result:
         from farandole.comm.collectives import allgather_object
 
+        checkpoints = self._checkpoints
         mine = RankFigures(
             host=socket.gethostname(),
             phases_s=dict(self._times.seconds),
-            total_s=time.perf_counter() - self._began,
+            total_s=time.perf_counter() - self._began if checkpoints is None else checkpoints.spent.total_s(),
             epoch_s=[record.seconds for record in epochs.records],
             validation_s=[record.validation_s for record in epochs.records],
             batch_s=epochs.batch_s,
@@ -226,6 +242,7 @@ class _Session:
             weights_sha256=digest,
             ranks=allgather_object(mine),
             notes=self._notes,
+            checkpoints=None if checkpoints is None else checkpoints.as_record(),
         )
 
     def _note(self, text: str | None) -> None:

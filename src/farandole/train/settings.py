@@ -14,6 +14,7 @@ from farandole.data.candle.tables import CACHED
 from farandole.data.loaders import LOADERS as OTHER_LOADERS
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
+from farandole.train.checkpointing import FOLDER, RESUME, kept, parsed_when
 
 __all__ = ["FRAMEWORKS", "LOADERS", "PARALLEL", "PRESETS", "WORK", "RunSettings"]
 
@@ -54,6 +55,16 @@ class RunSettings:
     """Epochs over which the rate grows from that of one rank."""
     emulate_ranks: int = 0
     """Train as this many ranks would; 0: as the ranks there are."""
+    checkpoint_every: str = ""
+    """How often to save a checkpoint: 5 (epochs), 100steps, 600s, 10m, auto. Empty: never."""
+    checkpoint_dir: Path | None = None
+    """Their folder; None is one in the run directory."""
+    checkpoint_keep: int = 3
+    """How many of the newest stay."""
+    checkpoint_best: str = ""
+    """The metric by which the best one stays as well, e.g. val_loss. Empty: none does."""
+    resume: str = "auto"
+    """auto: go on from the newest checkpoint where there is one; required: refuse to begin without; off: never."""
     parameters: Parameters
     """The benchmark's hyper-parameters."""
 
@@ -69,6 +80,11 @@ class RunSettings:
         for name in ("warmup_epochs", "emulate_ranks"):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name}={getattr(self, name)}: expected 0 or more")
+        if self.checkpoint_dir or self.checkpoint_best or self.resume == "required":
+            self.checkpoint_every = self.checkpoint_every or "1"
+        if self.checkpoint_every:
+            parsed_when(self.checkpoint_every)
+        kept(self.checkpoint_keep, self.checkpoint_best)
         if self.preset == "paper" and self.data_dir is None and not self.make_data:
             raise SettingsError(
                 f"preset=paper needs the files of {self.benchmark}: type --data-dir DIR for those you have, or --make-data "
@@ -104,6 +120,12 @@ class RunSettings:
         return {k: str(v) if isinstance(v, Path) else v for k, v in run.items()} | self.parameters.as_dict()
 
     @property
+    def checkpoint_folder(self) -> Path | None:
+        """None where no checkpoints are made."""
+        folder = self.checkpoint_dir or (self.output_dir and self.output_dir / FOLDER)
+        return folder if self.checkpoint_every else None
+
+    @property
     def makes_data(self) -> bool:
         return self.make_data or self.preset != "paper"
 
@@ -120,6 +142,7 @@ _CHOICES = {
     "work": WORK,
     "lr_scaling": tuple(RULES),
     "batch_scaling": tuple(RULES),
+    "resume": RESUME,
 }
 
 

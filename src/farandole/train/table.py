@@ -44,8 +44,13 @@ def _speed(record: dict[str, Any]) -> list[str]:
         return ["nothing was trained"]
     waited, busy = max(sent["exposed_s"]), max(sent["seconds"])
     lines = [
-        f"{epoch['median']:.2f} s an epoch, {1000 * step['median']:.1f} ms a step, {per_s:,.0f} samples/s",
+        f"{epoch['median']:.2f} s an epoch, {_milliseconds(step['median'])} a step, {per_s:,.0f} samples/s",
         f"gradients: {sent['bytes'][0] / 2**20:,.0f} MiB a rank in {busy:.2f} s, of which training waited {waited:.2f} s",
         f"memory: at most {max(record['memory']['peak_bytes']) / 2**20:,.0f} MiB a rank",
     ]
     return [*lines, *(f"note: {note}" for note in record["notes"])]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    """None: all of them were those of a part before."""
+    return "-" if seconds is None else f"{1000 * seconds:.1f} ms"

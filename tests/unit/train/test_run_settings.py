@@ -7,7 +7,9 @@ import pytest
 
 from farandole.benchmarks import NAMES, benchmark
 from farandole.benchmarks.config_file import read_config_file
+from farandole.checkpoint.timing import When
 from farandole.errors import SettingsError
+from farandole.train.checkpointing import kept, parsed_when
 from farandole.train.settings import PRESETS, RunSettings
 
 NT3_FILE = """\
@@ -110,3 +112,60 @@ def test_unknown_names_are_answered_with_known_ones() -> None:
         RunSettings.from_flat({"benchmark": "nt4"})
     with pytest.raises(SettingsError, match="Use one of epochs, steps"):
         flat(parallel="both")
+
+
+CHECKPOINTS = """\
+[Global_Params]
+ckpt_restart_mode = 'required'
+ckpt_checksum = True
+ckpt_directory = 'saved'
+ckpt_save_best = True
+ckpt_save_interval = 5
+ckpt_keep_mode = 'linear'
+ckpt_keep_limit = 7
+"""
+
+
+def test_checkpoints_under_candles_names(tmp_path: Path) -> None:
+    path = tmp_path / "model.txt"
+    path.write_text(CHECKPOINTS)
+    settings = flat(config_file=str(path))
+    assert (settings.resume, settings.checkpoint_every, settings.checkpoint_keep) == ("required", "5", 7)
+    assert (settings.checkpoint_best, settings.checkpoint_folder) == ("val_loss", Path("saved"))
+    assert RunSettings.from_flat(settings.as_flat()) == settings
+    assert flat(ckpt_save_best=False, ckpt_save_best_metric="val_loss").checkpoint_best == ""
+    with pytest.raises(SettingsError, match="ckpt_keep_mode='exponential' is a feature of CANDLE that is not there"):
+        flat(ckpt_keep_mode="exponential")
+
+
+def test_checkpoints_are_made_where_any_of_their_settings_is_given() -> None:
+    assert flat(output_dir="here").checkpoint_folder is None
+    assert flat(output_dir="here", checkpoint_best="val_loss").checkpoint_folder == Path("here/checkpoints")
+    assert flat(checkpoint_dir="there").checkpoint_every == "1"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5", {"epochs": 5}),
+        ("2 epochs", {"epochs": 2}),
+        ("1epoch", {"epochs": 1}),
+        ("100steps", {"steps": 400}),
+        ("90s", {"seconds": 90}),
+        ("10m", {"seconds": 600}),
+        ("auto", {"failures_s": 86400}),
+        ("auto:6h", {"failures_s": 21600}),
+    ],
+)
+def test_how_often(text: str, expected: dict[str, float]) -> None:
+    assert parsed_when(text, passes=4) == When(**expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["0", "often", "5 days", "-1", "auto:1", "1.5", "autos"])
+def test_how_often_not(text: str) -> None:
+    with pytest.raises(SettingsError):
+        parsed_when(text)
+
+
+def test_the_best_is_the_lowest_loss_and_the_highest_accuracy() -> None:
+    assert kept(3, "val_loss").mode == "min" and kept(3, "val_accuracy").mode == kept(3, "val_r2").mode == "max"

@@ -1,0 +1,168 @@
+"""Checkpoints of a run: when, which ones stay, and what they hold of the run besides model and optimizer."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from farandole.checkpoint.keeping import Keep
+from farandole.checkpoint.timing import When
+from farandole.errors import SettingsError
+
+if TYPE_CHECKING:
+    from farandole.observe.phases import PhaseTimes
+    from farandole.train.callbacks import Epochs
+    from farandole.train.plan import Plan
+    from farandole.train.settings import RunSettings
+
+__all__ = ["FOLDER", "RESUME", "RunCheckpoints", "Spent", "kept", "parsed_when"]
+
+FOLDER = "checkpoints"
+"""In the run directory."""
+RESUME = ("auto", "required", "off")
+
+_EVERY = re.compile(r"(?P<count>\d+) ?(?P<unit>|epochs?|steps?|s|m|h)|auto(:(?P<failures>\d+)(?P<failures_unit>s|m|h))?")
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_FAILURES_S = 24 * 3600.0
+"""How far failures are apart where nobody says so."""
+_LARGER_IS_BETTER = ("acc", "auc", "corr", "r2")
+
+
+def parsed_when(text: str, passes: int = 1) -> When:
+    """`5` or `5epochs`, `100steps`, `600s`, `10m`, `1h`, `auto`, `auto:6h`; a step is `passes` batches."""
+    found = _EVERY.fullmatch(text.strip())
+    if found is None:
+        raise SettingsError(
+            f"checkpoint_every={text!r}: expected e.g. 5 (epochs), 100steps, 600s, 10m, 1h, auto (as often as loses least with "
+            "a failure a day) or auto:6h"
+        )
+    if text.startswith("auto"):
+        given = found["failures"]
+        return When(failures_s=int(given) * _SECONDS[found["failures_unit"]] if given else _FAILURES_S)
+    count, unit = int(found["count"]), found["unit"]
+    if unit in _SECONDS:
+        return When(seconds=count * _SECONDS[unit])
+    return When(steps=count * passes) if unit.startswith("step") else When(epochs=count)
+
+
+def kept(last: int, best: str) -> Keep:
+    """The last ones, and the best by a metric."""
+    mode = "max" if any(word in best for word in _LARGER_IS_BETTER) else "min"
+    return Keep(last=last, best=1 if best else 0, metric=best, mode=mode)
+
+
+class RunCheckpoints:
+    """A run's checkpoints, on one rank. Collective to make and to use."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        model: Any,
+        plan: Plan,
+        *,
+        epochs: Epochs,
+        knowing: list[Any],
+        times: PhaseTimes,
+        began: float,
+        note: Callable[[str], None],
+    ) -> None:
+        from farandole.keras.checkpoint import Checkpointer
+
+        assert settings.checkpoint_folder is not None
+        self._settings, self._model, self._plan, self._note = settings, model, plan, note
+        self.folder = settings.checkpoint_folder
+        self.spent = Spent(times, began)
+        self._made_by: dict[str, Any] = {"starts": 0}
+        if settings.resume == "off":
+            self._check_empty()
+        self.callback = Checkpointer(
+            self.folder,
+            model,
+            callbacks=knowing,
+            when=parsed_when(settings.checkpoint_every, plan.passes),
+            keep=kept(settings.checkpoint_keep, settings.checkpoint_best),
+            own={"seconds": self.spent},
+            epochs=epochs,
+            run=self._made_by,
+        )
+        epochs.passing = lambda: self.callback.passing
+
+    def restore(self) -> int:
+        """The epoch to begin with. Collective."""
+        first = self.callback.restore()
+        if self.callback.came_from is None and self._settings.resume == "required":
+            raise SettingsError(f"--resume required: {self.folder} has no checkpoint. Leave it out to begin with the first epoch.")
+        before, self._made_by["starts"] = dict(self._made_by), self._made_by["starts"] + 1
+        self._made_by |= {"ranks": self._plan.ranks, "rate": self._plan.rate}
+        if self.callback.came_from is not None:
+            self._follow_rate(before["rate"])
+            first = self._follow_ranks(first, before["ranks"])
+        return first
+
+    def _follow_rate(self, before: float) -> None:
+        if before != self._plan.rate:
+            optimizer = self._model.optimizer
+            optimizer.learning_rate = float(optimizer.learning_rate) * self._plan.rate / before
+            self._note(f"the rate was {before:g} for the part before the checkpoint and is {self._plan.rate:g} for the rest")
+
+    def _follow_ranks(self, first: int, before: int) -> int:
+        """Where epochs are divided, those done by other ranks count for what they are in all."""
+        divided = self._plan.parallel == "epochs" and self._settings.work == "strong"
+        if before == self._plan.ranks or not divided:
+            return first
+        progress = self.callback.progress
+        progress.epoch = progress.epoch * before // self._plan.ranks
+        self._note(f"each of {before} ranks had done {first} of its epochs, which count as {progress.epoch} of {self._plan.ranks}'s")
+        return progress.epoch
+
+    def _check_empty(self) -> None:
+        """On every rank alike. Collective."""
+        from farandole.checkpoint.folder import entries
+        from farandole.comm import world
+        from farandole.comm.collectives import broadcast_object
+
+        there = entries(self.folder) if world.rank() == 0 and self.folder.is_dir() else []
+        newest = broadcast_object(there[-1].path.name if there else "", 0, name="checkpoints")
+        if newest:
+            raise SettingsError(
+                f"--resume off: {self.folder} has checkpoints, the newest is {newest}, which would be pushed out one by one. "
+                "Give another --checkpoint-dir or --output-dir, or remove them."
+            )
+
+    def last_good(self) -> str:
+        """Where to go on from when training has failed."""
+        step = self.callback.saved_at
+        if step is None:
+            return f"There is no checkpoint of it in {self.folder} yet."
+        return f"The last good checkpoint, of step {step}, is in {self.folder}."
+
+    def as_record(self) -> dict[str, Any]:
+        """For run.json."""
+        came_from = self.callback.came_from
+        return {
+            "directory": str(self.folder),
+            "every": self._settings.checkpoint_every,
+            "resumed_from": None if came_from is None else str(came_from),
+            "starts": self._made_by["starts"],
+        }
+
+
+class Spent:
+    """Seconds of a rank over all starts, as far as checkpoints know of them."""
+
+    def __init__(self, times: PhaseTimes, began: float) -> None:
+        self._times, self._began = times, began
+        self._before_s = 0.0
+
+    def total_s(self) -> float:
+        return self._before_s + time.perf_counter() - self._began
+
+    def state_dict(self) -> Any:
+        return {"phases": self._times.so_far(), "total": self.total_s()}
+
+    def load_state_dict(self, state: Any) -> None:
+        for name, seconds in state["phases"].items():
+            self._times.add(name, seconds)
+        self._before_s += state["total"]

@@ -1,0 +1,172 @@
+"""Trainings with fit() go on bit for bit, from the end of an epoch or the middle of one, on each of Keras' backends."""
+
+import contextlib
+import shutil
+import tempfile
+
+import numpy as np
+import pytest
+
+from ranktest import rank_test
+
+# As in tests/ranks/test_keras.py, so that both share their launches.
+ENV = {"JAX_ENABLE_X64": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+EPOCHS = 4
+AT_ENDS = [({"epochs": 1}, True, (2, 0)), ({"steps": 4}, False, (1, 4))]
+"""The second is saved after the last step of an epoch and before its end."""
+
+
+def on_two(backends=("torch", "tensorflow", "jax")):
+    return rank_test(n=2, door="keras", env=ENV, backends=backends, timeout=90)
+
+
+@contextlib.contextmanager
+def shared_folder(hvd):
+    folder = hvd.broadcast_object(tempfile.mkdtemp(prefix="farandole-test-") if hvd.rank() == 0 else None)
+    yield folder  # after a failure the ranks may not be all here
+    hvd.barrier()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def made(hvd, patience=50):
+    """A model that draws random numbers and keeps running means, and callbacks that remember."""
+    import keras
+
+    keras.utils.set_random_seed(7 + hvd.rank())
+    model = keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(16, "relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", metrics=["mae"])
+    plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=1, factor=0.5, min_delta=0.5)
+    stopping = keras.callbacks.EarlyStopping("loss", patience=patience, min_delta=4.0, restore_best_weights=True)
+    return model, [plateau, stopping]
+
+
+def fit(hvd, model, callbacks, first=0):
+    rng = np.random.default_rng(hvd.rank())
+    x = rng.normal(size=(32, 8)).astype("float32")
+    together = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    model.fit(
+        x, x.sum(1, keepdims=True), batch_size=8, verbose=0, initial_epoch=first, epochs=EPOCHS,
+        callbacks=[*together, *callbacks],
+    )  # fmt: skip
+    history = model.history.history
+    return list(zip(history.get("loss", []), history.get("mae", [])))
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interruption(at):
+    import keras
+
+    class Interruption(keras.callbacks.Callback):
+        batches = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.batches += 1
+            if self.batches == at:
+                raise Interrupted
+
+    return Interruption()
+
+
+def quiet(hvd):
+    """The harness asks ranks by signals where they are."""
+    return hvd.checkpoint.When(epochs=1, signals=False)
+
+
+def bits(model, callbacks):
+    import keras
+
+    variables = [keras.ops.convert_to_numpy(v).tobytes() for v in [*model.variables, *model.optimizer.variables]]
+    return variables, [(c.wait, c.best) for c in callbacks]
+
+
+@on_two()
+def test_training_goes_on_in_the_middle_of_an_epoch(hvd):
+    goes_on_bit_for_bit(hvd, {"steps": 3}, False, (2, 1))
+
+
+@on_two(["torch"])
+@pytest.mark.parametrize(("when", "background", "at"), AT_ENDS)
+def test_training_goes_on_between_epochs(hvd, when, background, at):
+    goes_on_bit_for_bit(hvd, when, background, at)
+
+
+@pytest.mark.soak
+@on_two(["tensorflow", "jax"])
+@pytest.mark.parametrize(("when", "background", "at"), AT_ENDS)
+def test_training_goes_on_between_epochs_on_the_others(hvd, when, background, at):
+    goes_on_bit_for_bit(hvd, when, background, at)
+
+
+def goes_on_bit_for_bit(hvd, when, background, at):
+    """Of 4 steps in an epoch; the 11th is the last before the end comes. `at`: the epoch and step to go on from."""
+    when = hvd.checkpoint.When(**when, signals=False)
+    unbroken, callbacks = made(hvd)
+    losses = fit(hvd, unbroken, callbacks)
+    with shared_folder(hvd) as folder:
+        broken, knowing = made(hvd)
+        checkpointer = hvd.checkpoint.Checkpointer(folder, broken, callbacks=knowing, when=when, background=background)
+        assert checkpointer.restore() == 0
+        with pytest.raises(Interrupted):
+            fit(hvd, broken, [*knowing, checkpointer, interruption(11)])
+        checkpointer.close()
+
+        resumed, knowing = made(hvd)
+        checkpointer = hvd.checkpoint.Checkpointer(folder, resumed, callbacks=knowing, when=when, background=background)
+        first = checkpointer.restore()
+        assert (first, checkpointer.progress.step_in_epoch) == at
+        assert fit(hvd, resumed, [*knowing, checkpointer], first) == losses[first:]
+        assert bits(resumed, knowing) == bits(unbroken, callbacks)
+        assert checkpointer.progress.step == 4 * EPOCHS
+
+
+@on_two(["torch"])
+def test_a_training_that_was_ended_by_a_callback_stays_ended(hvd):
+    with shared_folder(hvd) as folder:
+        for life in range(2):
+            model, knowing = made(hvd, patience=1)
+            checkpointer = hvd.checkpoint.Checkpointer(folder, model, callbacks=knowing, when=quiet(hvd))
+            trained = fit(hvd, model, [*knowing, checkpointer], checkpointer.restore())
+            if life == 0:
+                assert 0 < len(trained) < EPOCHS
+                before = bits(model, knowing)[0]
+        assert trained == [] and bits(model, knowing)[0] == before
+
+
+@on_two(["torch"])
+def test_what_does_not_fit_is_said(hvd):
+    import keras
+
+    from farandole.errors import CheckpointError, SettingsError
+
+    with shared_folder(hvd) as folder:
+        model, knowing = made(hvd)
+        with pytest.raises(SettingsError, match="call compile"):
+            hvd.checkpoint.Checkpointer(folder, keras.Sequential([keras.Input((8,))]))
+        checkpointer = hvd.checkpoint.Checkpointer(folder, model, when=quiet(hvd))
+        fit(hvd, model, [checkpointer], checkpointer.restore())
+        with pytest.raises(SettingsError, match="one fit"):
+            fit(hvd, model, [checkpointer])
+
+        checkpointer = hvd.checkpoint.Checkpointer(folder, model, when=quiet(hvd))
+        checkpointer.restore()
+        with pytest.raises(SettingsError, match=f"begins with epoch 0, the checkpoint with {EPOCHS}"):
+            fit(hvd, model, [checkpointer])
+        checkpointer.close()
+
+        wider = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        wider.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+        checkpointer = hvd.checkpoint.Checkpointer(folder, wider, callbacks=knowing)
+        with pytest.raises(CheckpointError, match=r"float32 \[8, 16\] in the checkpoint"):
+            checkpointer.restore()
+        checkpointer.close()
