@@ -38,7 +38,8 @@ class RankFigures:
     phases_s: dict[str, float]
     total_s: float
     epoch_s: list[float]
-    validation_s: list[float]
+    training_s: list[float]
+    """Of each epoch, without validation and test."""
     batch_s: list[float]
     communication: dict[str, float]
     peak_memory_bytes: int
@@ -112,6 +113,7 @@ class _Session:
             epochs = self._train(model, data, plan)
         with phase("evaluate"):
             test = self._evaluate(model, data, plan)
+            epochs.add_evaluation(test)
         with phase("save"):
             digest = self._check_weights(model)
             self._on_rank_0(lambda: self._save(model))
@@ -161,7 +163,9 @@ class _Session:
             size=self._size,
         )
         validation = self._shares(data.validation, plan, parameters.val_steps)
-        epochs = Epochs(batches, validation, lambda record: self._teller.epoch(plan, record))
+        epochs = Epochs(
+            batches, validation, self._test_shares(data, plan), lambda record: self._teller.epoch(plan, record)
+        )
         callbacks: list[Any] = [StopWhenNotFinite(plan), epochs]
         if parameters.reduce_lr:
             callbacks.append(keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, patience=10, min_delta=1e-4))
@@ -176,6 +180,13 @@ class _Session:
         from farandole.train.callbacks import evaluated
 
         return evaluated(model, self._shares(data.test, plan, self._settings.parameters.test_steps))
+
+    def _test_shares(self, data: TrainingData, plan: Plan) -> Any:
+        """None where validation is on the same data, and as much of it."""
+        parameters = self._settings.parameters
+        if data.test is data.validation and parameters.test_steps == parameters.val_steps:
+            return None
+        return self._shares(data.test, plan, parameters.test_steps)
 
     def _shares(self, samples: Any, plan: Plan, most: int) -> Any:
         from farandole.train.batches import EvaluationBatches
@@ -211,7 +222,7 @@ class _Session:
             phases_s=dict(self._times.seconds),
             total_s=time.perf_counter() - self._began,
             epoch_s=[record.seconds for record in epochs.records],
-            validation_s=[record.validation_s for record in epochs.records],
+            training_s=[record.training_s for record in epochs.records],
             batch_s=epochs.batch_s,
             communication=model.optimizer.communication_statistics(),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

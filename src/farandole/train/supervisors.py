@@ -52,9 +52,8 @@ def supervised(name: str) -> Supervised:
         """Train, and tell how it went. Collective where there are several ranks: every one calls it."""
         settings = RunSettings.from_flat({**params, "benchmark": name})
         record = run_here(settings, stream=sys.stderr, comm=comm)
-        names = [
-            key for key in (record["epochs"] or [{}])[0] if key not in ("epoch", "seconds", "validation_s")
-        ]
+        rest = ("epoch", "seconds", "validation_s", "test_s")
+        names = [key for key in (record["epochs"] or [{}])[0] if key not in rest]
         return History({key: [epoch[key] for epoch in record["epochs"]] for key in names}, record)
 
     def objective(config: Any, comm: Any = None) -> float:
