@@ -135,6 +135,16 @@ def test_optuna_searches(tmp_path: Path) -> None:
     assert run.stdout.startswith("best validation accuracy 0.")
 
 
+def test_deephyper_searches(tmp_path: Path) -> None:
+    pytest.importorskip("deephyper")
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "deephyper_search.py"), "--evaluations", "1", "--epochs", "1"],
+        capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("best validation accuracy 0.") and "'dense'" in run.stdout
+
+
 def test_list(tmp_path: Path) -> None:
     shown = farandole("run", "--list", cwd=tmp_path).stdout
     assert all(name in shown for name in ("nt3", "p1b1", "p1b2", "p1b3", "demo", "test", "paper"))

@@ -59,11 +59,16 @@ class Result:
     notes: list[str]
 
 
-def run_on_rank(settings: RunSettings, teller: Teller, *, began: float) -> Result:
-    """After `start`. Collective: every rank calls it. `began` is when this rank did, by `time.perf_counter()`."""
+def run_on_rank(
+    settings: RunSettings, teller: Teller, *, began: float, data: TrainingData | None = None
+) -> Result:
+    """After `start`. Collective: every rank calls it. `began` is when this rank did, by `time.perf_counter()`.
+
+    `data`, the same on every rank, takes the place of the benchmark's files.
+    """
     with recorded() as times:
         times.add("start", time.perf_counter() - began)
-        return _Session(settings, teller, times, began).run()
+        return _Session(settings, teller, times, began).run(data)
 
 
 def start(framework: str, comm: Any = None) -> None:
@@ -96,10 +101,8 @@ class _Session:
         self._notes: list[str] = []
         self._estimated_bytes = 0
 
-    def run(self) -> Result:
-        self._on_rank_0(lambda: make_missing_data(self._settings))
-        with phase("preprocess"):
-            data = self._known.load(self._settings.data_folder, self._settings.parameters)
+    def run(self, given: TrainingData | None) -> Result:
+        data = self._loaded() if given is None else given
         plan = make_plan(self._settings, len(data.train), self._size)
         with phase("build"):
             model = self._build(data, plan)
@@ -118,6 +121,11 @@ class _Session:
             digest = self._check_weights(model)
             self._on_rank_0(lambda: self._save(model))
         return self._result(model, plan, epochs, test, digest)
+
+    def _loaded(self) -> TrainingData:
+        self._on_rank_0(lambda: make_missing_data(self._settings))
+        with phase("preprocess"):
+            return self._known.load(self._settings.data_folder, self._settings.parameters)
 
     def _build(self, data: TrainingData, plan: Plan) -> Any:
         import keras
