@@ -35,9 +35,7 @@ class _Training:
         random.seed(parameters.rng_seed)
         self.model = known.build(parameters, data)
         spread_seeds(self.model, ranks.rank, ranks.size)
-        self.model.compile(
-            keras.optimizers.SGD(plan.rate), known.loss(parameters), metrics=known.metrics(parameters, data)
-        )
+        self.model.compile(keras.optimizers.SGD(plan.rate), keras.losses.CategoricalCrossentropy())
         self.model.optimizer.build(self.model.trainable_variables)
         self._wrapped = DistributedDataParallel(
             self.model, gradient_as_bucket_view=True, broadcast_buffers=False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -63,7 +64,9 @@ def _model(features: int, rate: float) -> Any:
 
 
 def main(folder: str, epochs: int, rate: float, batch: int, seed: int) -> dict[str, Any]:
-    keras.utils.set_random_seed(seed)
+    # What Keras draws its seeds from. Its own set_random_seed loads every framework there is.
+    random.seed(seed)
+    np.random.seed(seed)
     phases = _Phases()
     phases.end("start")
     files = [Path(folder, name) for name in ("nt_train2.csv", "nt_test2.csv")]
