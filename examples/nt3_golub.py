@@ -18,7 +18,7 @@ from farandole.candle import nt3
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    real_data.add_options(parser, folds=6, epochs=12)
+    real_data.add_options(parser, folds=4, epochs=12)
     options = parser.parse_args()
     x, labels = real_data.golub(real_data.fetched(real_data.fetched_golub, options.data_dir))
     real_data.say(f"{len(x)} samples, {x.shape[1]} genes, {np.sum(labels == 0)} ALL, {np.sum(labels == 1)} AML")
