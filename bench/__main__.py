@@ -55,15 +55,16 @@ def _run(names: list[str], quick: bool, json_path: Path | None) -> int:
         _say(f"{name}: {BENCHMARKS[name].summary} ({time.monotonic() - began_s:.0f} s since start)")
         try:
             outcomes[name] = BENCHMARKS[name].run(quick)
+            _say(f"{name}:\n{table(outcomes[name].rows)}")
         except BenchmarkFailed as failure:
             failures[name] = str(failure)
             _say(f"{name} failed: {failure}")
-    took_s = time.monotonic() - began_s
+        took_s = time.monotonic() - began_s
+        if json_path is not None:  # after each, so that a run that is cut off has not been in vain
+            results = {"machine": found, "warning": warning, "quick": quick, "took_s": round(took_s, 1)}
+            results |= {"benchmarks": _as_json(outcomes), "failures": failures}
+            json_path.write_text(json.dumps(results, indent=1))
     _print(found, warning, outcomes, failures, took_s)
-    if json_path is not None:
-        results = {"machine": found, "warning": warning, "quick": quick, "took_s": round(took_s, 1)}
-        results |= {"benchmarks": _as_json(outcomes), "failures": failures}
-        json_path.write_text(json.dumps(results, indent=1))
     return 1 if failures else 0
 
 

@@ -171,7 +171,7 @@ def test_the_gan_trains_two_networks_at_once() -> None:
 )
 def test_keras_learns_on_every_backend(tmp_path: Path, backend: str, model: str) -> None:
     result = tmp_path / "result.json"
-    arguments = ["--model", model, "--samples", "4096", "--epochs", "3", "--json", str(result)]
+    arguments = ["--model", model, "--samples", "2048", "--epochs", "3", "--json", str(result)]
     env = {"KERAS_BACKEND": backend}
     run = run_ranks(2, EXAMPLES / "keras_train.py", launcher="farandole", args=arguments, timeout=LIMIT_S, env=env)
     assert f"{model} on {backend}, 2 rank(s)" in run.stdout

@@ -1,5 +1,7 @@
 """The Keras door on two ranks, on every backend: what users rely on, and what they can get wrong."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from ranktest import rank_test
@@ -225,6 +227,27 @@ def test_two_models_train_on_teams_of_their_own(hvd):
         for model in (a, b):
             model.train_on_batch(*data(8, 2 * step + hvd.rank()))
     assert hvd.check_buffers_match(weights(a) + weights(b)) == 0
+
+
+@on_two()
+def test_two_models_train_at_the_same_time(hvd):
+    """Each in a thread of its own, begun in another order on each rank."""
+    models = [compiled(hvd, model_of(seed=seed)) for seed in (0, 1)]
+    for model in models:
+        model.train_on_batch(*data(8, hvd.rank()))
+    batches = [data(8, 2 * step + hvd.rank()) for step in range(6)]
+
+    def train(model):
+        for batch in batches:
+            model.train_on_batch(*batch)
+
+    before = weights(models[0]) + weights(models[1])
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(train, model) for model in models[:: -1 if hvd.rank() else 1]]:
+            done.result()
+    after = weights(models[0]) + weights(models[1])
+    assert hvd.check_buffers_match(after) == 0
+    assert not any((a == b).all() for a, b in zip(before, after))
 
 
 @on_two()

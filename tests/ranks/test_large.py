@@ -27,12 +27,21 @@ def test_more_elements_than_32_bits_can_count(fd):
     assert array[marks].tolist() == [3] * len(marks)
     assert array[12345:12347].tolist() == [7, 7]
     assert np.count_nonzero(array) == len(marks) + 2
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not enough_memory(), reason="needs 7 GB of free memory")
+@rank_test(n=2, timeout=90)
+def test_sending_more_elements_than_32_bits_can_count(fd):
+    array = np.zeros(COUNT, np.uint8)
+    marks = [0, 1, 2**30, 2**31 - 1, 2**31, COUNT - 1]
     array[marks] = np.arange(6) + 10 * fd.rank()
     fd.broadcast_(array, 1)
     assert array[marks].tolist() == [10, 11, 12, 13, 14, 15]
-    assert np.count_nonzero(array) == len(marks) + 2
+    assert np.count_nonzero(array) == len(marks)
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not enough_memory(), reason="needs 7 GB of free memory")
 @rank_test(n=2, timeout=90)
 def test_gathering_more_than_one_message_holds(fd):

@@ -125,7 +125,7 @@ def test_a_name_that_is_under_way_is_refused(fd):
 
 @rank_test(n=[2, 3], timeout=60)
 def test_thousands_of_small_arrays_at_once(fd):
-    count = 5000
+    count = 2000
     rng = np.random.default_rng(fd.rank())
     kinds = [np.float32, np.float64, np.int32, np.float16]
     start = time.monotonic()

@@ -155,6 +155,7 @@ def test_a_parameter_server_trains_the_same_weights() -> None:
         assert turns["farandole"] == turns["parameter server"] >= 5
 
 
+@pytest.mark.soak
 def test_a_parameter_server_that_trains_other_weights_is_noticed() -> None:
     run = run_ranks(3, PARAMETER_SERVER, args=["0.02"], env=ONE_THREAD, timeout=90, expect=None)
     assert run.returncode != 0

@@ -47,7 +47,7 @@ BUCKET_BYTES = 4 << 20
 # A part of a large gradient. Between nodes one is on the wire while the next is combined; within a node there is no
 # wire, and each costs some calls.
 PIECE_BYTES = 32 << 20
-WIRE_BYTES = 8 << 20
+WIRE_BYTES = 4 << 20
 ABANDON_S = 5.0
 CACHE_LINE = 64
 _NUMBER = re.compile(r"_\d+(?=[/_]|$)")

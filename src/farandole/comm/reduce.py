@@ -23,7 +23,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -134,6 +134,17 @@ def bounds(count: int, parts: int) -> list[int]:
     return [min(part * step, count) for part in range(parts + 1)]
 
 
+class _Work(NamedTuple):
+    """One array on its way through the phases."""
+
+    slot: int
+    sequence: int
+    source: AnyArray
+    result: AnyArray
+    how: Reduction
+    key: str
+
+
 class TwoLevel:
     """Reduces arrays of the ranks of one transport, in numbered slots. Collective to make."""
 
@@ -210,25 +221,22 @@ class TwoLevel:
         elif self.exchange is None:
             np.copyto(result, source)
             self._cross(slot, sequence, result, how, key)
-        elif not self._at_once(self.exchange, slot, sequence, source, result, how, key):
-            with _phase("WAIT_FOR_DATA"):
-                self._await(POSTED, slot, sequence, key)
-            if self.on_one_node and not shared and self.table.for_node(source.nbytes) == "flat":
-                self._flat(self.exchange, slot, sequence, source, result, how, key)
-            else:
-                self._sliced(self.exchange, slot, sequence, source, result, how, key, shared)
+        else:
+            self._on_node(self.exchange, _Work(slot, sequence, source, result, how, key), shared)
 
-    def _at_once(
-        self,
-        exchange: Exchange,
-        slot: int,
-        sequence: int,
-        source: AnyArray,
-        result: AnyArray,
-        how: Reduction,
-        key: str,
-    ) -> bool:
+    def _on_node(self, exchange: Exchange, work: _Work, shared: bool) -> None:
+        if self._at_once(exchange, work):
+            return
+        with _phase("WAIT_FOR_DATA"):
+            self._await(POSTED, work.slot, work.sequence, work.key)
+        if self.on_one_node and not shared and self.table.for_node(work.source.nbytes) == "flat":
+            self._flat(exchange, work)
+        else:
+            self._sliced(exchange, work, shared)
+
+    def _at_once(self, exchange: Exchange, work: _Work) -> bool:
         """A node's reduction in place as one compiled call; False where that cannot be, or a neighbour is late."""
+        slot, sequence, source, result, how, key = work
         here = result is source and self.on_one_node and isinstance(exchange, DirectExchange)
         if not here or not goes_at_once(source, how) or self.table.for_node(source.nbytes) == "flat":
             return False
@@ -270,16 +278,8 @@ class TwoLevel:
 
         wait_until(lambda: board.reached(word, slot, sequence), Subject(key, self.members, missing))
 
-    def _flat(
-        self,
-        exchange: Exchange,
-        slot: int,
-        sequence: int,
-        source: AnyArray,
-        result: AnyArray,
-        how: Reduction,
-        key: str,
-    ) -> None:
+    def _flat(self, exchange: Exchange, work: _Work) -> None:
+        slot, sequence, source, result, how, key = work
         total = np.empty_like(result)
         self._combine(exchange, slot, source, total, 0, source.size, how)
         exchange.board.mark(RELEASED, slot, sequence)
@@ -287,17 +287,8 @@ class TwoLevel:
         self._await(RELEASED, slot, sequence, key)
         np.copyto(result, total)
 
-    def _sliced(
-        self,
-        exchange: Exchange,
-        slot: int,
-        sequence: int,
-        source: AnyArray,
-        result: AnyArray,
-        how: Reduction,
-        key: str,
-        shared: bool,
-    ) -> None:
+    def _sliced(self, exchange: Exchange, work: _Work, shared: bool) -> None:
+        slot, sequence, source, result, how, key = work
         cuts = bounds(source.size, self.layout.carriers)
         if self.local_rank < self.layout.carriers:
             start, stop = cuts[self.local_rank], cuts[self.local_rank + 1]

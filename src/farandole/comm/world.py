@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 MEET_S = 5.0
-FAREWELL_S = 0.5
+FAREWELL_S = 2.0
 _DEFAULT_FUSION_BYTES = 64 << 20
 _PMI_ADVICE = {
     "FARANDOLE_LAUNCH_SIZE": "The MPI library Python loads is not the one `farandole launch` starts ranks with; "

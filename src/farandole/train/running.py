@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from farandole.errors import DataError, FarandoleError, RankFailedError, SettingsError
 from farandole.launch.place import find_place
+from farandole.train.importing import keras_alone
 from farandole.train.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -76,8 +77,13 @@ def _check_installed(framework: str) -> None:
 
 def run_as_rank(given: Mapping[str, Any], *, began: float, stream: TextIO) -> int:
     """An exit code. What is wrong with settings or files is said once a node; what happened on one rank, by that one."""
+    from farandole.train.session import start
+
     try:
-        run_here(RunSettings.from_flat(given), stream=stream, began=began)
+        settings = RunSettings.from_flat(given)
+        with keras_alone(settings.framework):
+            start(settings.framework)
+        run_here(settings, stream=stream, began=began)
     except RankFailedError:
         raise
     except FarandoleError as error:

@@ -40,9 +40,9 @@ def main() -> None:
 
 
 class OneFramework(PathFinder):
-    """Finds no other framework than Keras' backend: whoever has installed that needs no other."""
+    """Finds no other framework than Keras' backend, and nothing that Keras loads only because it is there."""
 
-    HIDDEN = {"jax", "tensorflow", "torch"} - {os.environ.get("KERAS_BACKEND")}
+    HIDDEN = {"jax", "tensorflow", "torch", "pandas", "pyarrow", "sklearn"} - {os.environ.get("KERAS_BACKEND")}
 
     @classmethod
     def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
