@@ -27,7 +27,7 @@ def common(features: Features, least: int) -> tuple[np.ndarray, np.ndarray, list
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    real_data.add_options(parser, folds=5, epochs=40)
+    real_data.add_options(parser, folds=5, epochs=6)
     parser.add_argument("--least", type=int, default=10, help="leave out tissues with fewer cell lines; default: 10")
     options = parser.parse_args()
     package = real_data.fetched(real_data.fetched_gdsc, options.data_dir)
@@ -47,7 +47,7 @@ def main() -> None:
         data = TrainingData(**parts, features=x.shape[1], classes=tuple(names), nbytes=x.nbytes)
         given = {
             "epochs": options.epochs, "rng_seed": options.seed + number, "parallel": "steps", "lr_scaling": "none",
-            "out_activation": "softmax",
+            "activation": "relu", "out_activation": "softmax", "batch_size": 30, "dropout": 0.3,
         }  # fmt: skip
         found = p1b2.run(p1b2.initialize_parameters(**given), data=data).record["final"]["test"]
         scores["P1B2's network"].append(found["accuracy"])

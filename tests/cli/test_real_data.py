@@ -139,7 +139,7 @@ def test_logistic_regression_finds_the_weights_labels_were_drawn_with(real_data:
 @pytest.mark.parametrize(
     ("name", "options", "baseline", "network"),
     [
-        ("p1b2_gdsc", ["--folds", "3", "--epochs", "30"], "most common tissue", "P1B2's network"),
+        ("p1b2_gdsc", ["--folds", "3"], "most common tissue", "P1B2's network"),
         ("p1b3_gdsc", ["--folds", "2", "--epochs", "1"], "mean of the drug", "P1B3's network"),
         ("nt3_golub", ["--folds", "3", "--epochs", "8"], "more common kind", "NT3's network"),
     ],
