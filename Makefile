@@ -14,9 +14,10 @@ WAITING_TESTS := tests/faults tests/hosts tests/slurm
 ON_EVERY_MPI := tests/mpis $(addprefix tests/ranks/test_,names.py process_sets.py)
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -o DPkg::Lock::Timeout=120 --no-install-recommends
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
+BROWSER_PACKAGES := chromium fonts-dejavu-core
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-of-ranks test-of-faults test-of-the-rest test-mpis bench soak soak-training lint slurm clean
+.PHONY: help demo test test-of-ranks test-of-faults test-of-the-rest test-mpis bench soak soak-training lint slurm browser clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +62,9 @@ lint: $(READY) ## ruff and mypy --strict
 # Some mirrors drop old versions, so that a list from last month names files that are gone.
 slurm: ## install what tests/slurm needs (Debian, Ubuntu; as root)
 	$(APT_INSTALL) $(SLURM_PACKAGES) || { apt-get update -qq && $(APT_INSTALL) $(SLURM_PACKAGES); }
+
+browser: ## install what tests/browser needs (Debian; as root)
+	$(APT_INSTALL) $(BROWSER_PACKAGES) || { apt-get update -qq && $(APT_INSTALL) $(BROWSER_PACKAGES); }
 
 clean: ## remove .venv, .venv-* and everything else that was made here
 	rm -rf .venv .venv-* build dist out src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -184,6 +184,14 @@ def _timeline(quick: bool) -> Outcome:
     return outcome
 
 
+def _observing(quick: bool) -> Outcome:
+    outcome = Outcome()
+    settings = {"block_steps": 4 if quick else 8, "budget_s": 12.0 if quick else 90.0}
+    cases = _measure(outcome, 1, "observing", settings).cases
+    outcome.rows = [overhead(case, "observed", "not observed", below=0.01) for case in cases]
+    return outcome
+
+
 def _checkpoints(quick: bool) -> Outcome:
     outcome = Outcome()
     settings = {"parameters": 25_000_000 if quick else 250_000_000, "steps": 4, "budget_s": 3.0 if quick else 45.0}
@@ -252,6 +260,7 @@ BENCHMARKS = {
         ),
         Benchmark(name="idle", summary="CPU time of the engine while the program sleeps", run=_idle),
         Benchmark(name="timeline", summary="what recording a timeline adds to a step", run=_timeline),
+        Benchmark(name="observing", summary="what observing a script from outside adds to a step", run=_observing),
         Benchmark(
             name="checkpoints",
             summary="saving against the disk's own speed, in the background, and reading back",

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import farandole.torch as hvd
-from bench import allreduce, checkpoints, gradients, hosts, idle, parameter_server, training
+from bench import allreduce, checkpoints, gradients, hosts, idle, observing, parameter_server, training
 from bench.cases import Case, Measured
 from bench.contest import Ranks
 
@@ -22,6 +22,7 @@ MEASURES: dict[str, Callable[..., list[Case]]] = {
     "gradients": gradients.measure,
     "hosts": hosts.measure,
     "idle": idle.measure,
+    "observing": observing.measure,
     "parameter_server": parameter_server.measure,
     "steps": training.measure,
     "timeline": training.measure_timeline,

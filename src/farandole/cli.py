@@ -17,7 +17,9 @@ from farandole import __version__
 from farandole.checkpoint.command import add_checkpoint
 from farandole.data.command import add_data
 from farandole.errors import FarandoleError, SettingsError
+from farandole.observe.command import add_observe, add_timeline, add_trace
 from farandole.observe.power.command import add_power
+from farandole.report.command import add_report
 from farandole.study.comm.command import add_bench
 from farandole.study.command import add_study
 from farandole.train.command import add_run
@@ -35,6 +37,7 @@ examples:
   farandole launch -n 2 --timeline trace.json -- python train.py
   farandole run nt3 -n 2                            train a CANDLE benchmark, from files to accuracy
   farandole power -- python train.py                joules, and how they are known
+  farandole observe -- python train.py              where a PyTorch or Keras script spends its time
   farandole data make nt3 --out data                files to train on
 """
 
@@ -102,6 +105,7 @@ def _add_launch(verbs: Verbs) -> None:
     where.add_argument("-H", "--hosts", metavar="a:2,b:2", help="hosts and how many ranks each takes")
     where.add_argument("--hostfile", "-hostfile", type=Path, metavar="FILE", help="the same, one host a line")
     add("--timeline", "--timeline-filename", type=Path, metavar="FILE", help="record all ranks in Chrome's format")
+    add("--power", action="store_true", help="sample the power of every node into the timeline")
     add("--output-dir", "--output-filename", type=Path, metavar="DIR",
         help="one file a rank and a run record, not the terminal")
     add("--threads", type=int, metavar="T", help="threads a rank; default: the host's cores / its ranks")
@@ -149,6 +153,7 @@ def _launch(options: argparse.Namespace) -> int:
             hosts=choose_hosts(options.hosts, options.hostfile, os.environ),
             hostfile=options.hostfile,
             timeline=options.timeline,
+            power=options.power,
             output_dir=options.output_dir,
             threads=options.threads,
             bind=options.bind,
@@ -181,24 +186,7 @@ def _doctor(options: argparse.Namespace) -> int:
     return examination.exit_code
 
 
-def _add_timeline(verbs: Verbs) -> None:
-    verb = _verb(verbs, "timeline", "work on recorded timelines")
-    actions = verb.add_subparsers(title="actions", metavar="ACTION", required=True)
-    merge = _verb(actions, "merge", "make one file of the parts that ranks have left")
-    merge.add_argument("file", type=Path, metavar="FILE", help="as it was given to --timeline")
-    merge.set_defaults(run=_merge_timeline)
-
-
-def _merge_timeline(options: argparse.Namespace) -> int:
-    from farandole.observe.timeline import merge_parts
-
-    merged = merge_parts(options.file.absolute())
-    if merged is None:
-        raise FarandoleError(f"{options.file} has no parts to merge: no rank has recorded into it.")
-    print(merged)
-    return 0
-
-
 _VERBS = (
-    _add_launch, add_run, _add_doctor, _add_timeline, add_power, add_data, add_study, add_bench, add_checkpoint
+    _add_launch, add_run, _add_doctor, add_timeline, add_trace, add_observe, add_power, add_data, add_study, add_report,
+    add_bench, add_checkpoint,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from farandole.data.make import make
+from farandole.observe.analysis import analyse
 from repository import ROOT
 
 pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
@@ -51,6 +52,8 @@ def test_what_is_shown(finished: tuple[Path, subprocess.CompletedProcess[str]]) 
     for phase in ("load", "preprocess", "broadcast", "train", "evaluate", "total"):
         assert any(line.startswith(f"{phase} ") for line in lines), phase
     assert any(line.split() == ["model", str(folder.relative_to(folder.parent) / "model.keras")] for line in lines)
+    assert lines[-1].split() == ["page", str(folder.relative_to(folder.parent) / "report.html")]
+    assert "2 ranks trained for 2 epochs in " in (folder / "report.html").read_text()
     assert (folder / "log.txt").read_text() == "".join(f"{line}\n" for line in lines[:6])
 
 
@@ -74,9 +77,25 @@ def test_what_is_kept(finished: tuple[Path, subprocess.CompletedProcess[str]]) -
     assert {"load", "preprocess", "broadcast", "train", "evaluate"} <= names
 
 
+def test_what_the_timeline_says(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, _ = finished
+    record, found = json.loads((folder / "run.json").read_text()), analyse(folder / "timeline.json")
+    steps = 2 * record["plan"]["steps"]
+    for rank, told in enumerate(found["ranks"]):
+        assert len(told["steps"]) == steps
+        for name in ("load", "train", "evaluate"):
+            assert told["phases"][name] == pytest.approx(record["seconds"][name]["ranks"][rank], rel=0.05, abs=0.02)
+        assert told["exposed_s"] > 0 and told["wait_s"] <= told["exposed_s"]
+        assert told["exposed_s"] + told["hidden_s"] >= told["comm_s"] * 0.99
+    calls = {row["name"]: row["calls"] for row in found["components"]}
+    assert calls["fit"] == 1
+    assert [calls[name] for name in ("framework run", "forward", "backward", "optimizer")] == [steps] * 4
+    assert calls["allreduce"] >= steps and calls["broadcast"] >= 1 and calls["read"] >= 1
+
+
 def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     # A rate at which nothing is learnt, and less validation than test data: every epoch's test is the last one's.
-    options = ["--data-dir", str(data), "--epochs", "2", "--json", "--train_steps", "2", "--optimizer", "lars"]
+    options = ["--data-dir", str(data), "--epochs", "2", "--json", "--train_steps", "2", "--optimizer", "lars", "--power"]
     still = ["--learning_rate", "1e-30", "--val_steps", "1", "--batch_size", "4"]
     run = farandole("run", "nt3", *options, *SMALL, *still, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
@@ -88,7 +107,12 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
         assert found == pytest.approx(record["final"]["test"], rel=1e-5)
         assert epoch["val_loss"] != pytest.approx(epoch["test_loss"], rel=1e-5)
     assert record["epochs"][0]["test_s"] > 0
-    assert (tmp_path / record["settings"]["output_dir"] / "run.json").is_file()
+    folder = tmp_path / record["settings"]["output_dir"]
+    assert (folder / "run.json").is_file()
+    power = json.loads((folder / record["files"]["power"]).read_text())
+    assert power["total"]["provenance"] in ("modelled", "measured-node", "measured-component")
+    assert {"load", "train", "evaluate"} <= set(power["phases"])
+    assert analyse(folder / "timeline.json")["power"][0]["provenance"] == power["total"]["provenance"]
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, data: Path) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from farandole.observe.analysis import analyse
 from hosts import Network
 from ranktest import run_ranks
 
@@ -35,6 +36,8 @@ def test_what_hosts_with_different_clocks_did_together_lines_up(
     windows_us = [min(end for _, end in spans) - max(start for start, _ in spans) for spans in together]
     assert min(windows_us) > -APART_US
     assert min(windows_us) < SHORT_US, "sums so slow that clocks a long way apart would not show"
+    found = analyse(trace)
+    assert 0 < found["residual_s"] < APART_US * 1e-6 and found["clock"].endswith("at the begin and at the end")
 
 
 def sums_of(rank: int, trace: Path) -> list[tuple[float, float]]:

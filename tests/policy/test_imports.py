@@ -20,7 +20,7 @@ FORBIDDEN = {
     "farandole.benchmarks": ("farandole.comm", "farandole.train", "farandole.cli"),
     "farandole.checkpoint": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.observe": (*FRAMEWORKS, *DOORS, "farandole.comm", "mpi4py"),
-    "farandole.report": (*FRAMEWORKS, *DOORS, "farandole.comm", "mpi4py"),
+    "farandole.report": (*FRAMEWORKS, *DOORS, "farandole.comm", "farandole.train", "farandole.data", "farandole.cli", "mpi4py"),
     "farandole": ("farandole.cli", "mpi4py"),
 }
 ALLOWED = {("farandole.__main__", "farandole.cli"), ("farandole.comm.mpi", "mpi4py")}

@@ -12,6 +12,7 @@ import pytest
 
 from farandole.errors import FarandoleError
 from farandole.observe import timeline
+from farandole.observe.clock import Clock
 from farandole.observe.part import CLOSING_BYTES
 
 HOUR_NS = 3_600 * 10**9
@@ -19,7 +20,7 @@ HOUR_NS = 3_600 * 10**9
 
 def make_part(path: Path, *, rank: int, size: int, names: list[str], clock_offset_ns: int = 0) -> Path:
     """A rank that records spans of 1 us, each 10 us after the other; its start is the first one's."""
-    timeline.start(path, rank=rank, size=size, host=f"n{rank}", clock_offset_ns=clock_offset_ns)
+    timeline.start(path, rank=rank, size=size, host=f"n{rank}", clock=Clock(offset_ns=clock_offset_ns))
     now = time.monotonic_ns()
     for number, name in enumerate(names):
         timeline.span("training", name, now + number * 10_000, now + number * 10_000 + 1_000)
@@ -56,7 +57,13 @@ def test_ranks_meet_on_one_clock(tmp_path):
     assert timeline.merge_parts(path) == path
     events = load(path)
     assert events[0]["ph"] == "M"
-    assert events[0]["args"] == {"start_time_since_epoch_in_micros": epoch_us, "size": 3, "ranks": [0, 1, 2]}
+    assert events[0]["args"] == {
+        "start_time_since_epoch_in_micros": epoch_us,
+        "size": 3,
+        "ranks": [0, 1, 2],
+        "clock_residual_us": 0.0,
+        "clock": "one machine",
+    }
     for rank in range(3):
         got_ns = [round(e["ts"] * 1000) for e in events if e["ph"] == "X" and e["pid"] == rank]
         shift_ns = starts_ns[rank] - min(starts_ns)
@@ -146,6 +153,7 @@ def test_a_merge_that_fails_keeps_the_parts_and_says_what_to_type(tmp_path):
 ENDLESS = """
 import itertools, sys, time
 from farandole.observe import timeline
+from farandole.observe.clock import Clock
 timeline.start(sys.argv[1], rank=int(sys.argv[2]), size=2, host="n")
 for number in itertools.count():
     now = time.monotonic_ns()

@@ -14,26 +14,30 @@ import numpy as np
 from farandole.comm.reduce import Layout
 from farandole.comm.transport import Request, Transport
 from farandole.comm.waiting import Subject, wait_until
+from farandole.observe.clock import Clock
 
-__all__ = ["clock_offset_ns"]
+__all__ = ["compare_clocks"]
 
 _ROUNDS = 40
 _TAG = 0
+_HOW = f"the shortest of {_ROUNDS} round trips to rank 0's host"
 _SUBJECT = Subject("setting up (comparing clocks)", ())
 
 
-def clock_offset_ns(transport: Transport, layout: Layout) -> int:
-    """What to add to this rank's `time.monotonic_ns()` to get rank 0's. Collective: every rank calls it."""
+def compare_clocks(transport: Transport, layout: Layout) -> Clock:
+    """How this rank's clock leads to rank 0's. Collective: every rank calls it."""
     asking = [ranks[0] for ranks in layout.nodes[1:]]
-    offset_ns = 0
+    if not asking:
+        return Clock()
+    mine = Clock()
     if transport.rank == 0:
         for rank in asking:
             _answer(transport, rank)
     elif transport.rank in asking:
-        offset_ns = _ask(transport)
-    offsets = transport.allgather_object(offset_ns)
+        mine = _ask(transport)
+    clocks: list[Clock] = transport.allgather_object(mine)
     node, _ = layout.place(transport.rank)
-    return int(offsets[layout.nodes[node][0]])
+    return clocks[layout.nodes[node][0]]
 
 
 def _answer(transport: Transport, rank: int) -> None:
@@ -44,7 +48,7 @@ def _answer(transport: Transport, rank: int) -> None:
         _wait(transport.send(now_ns, rank, _TAG))
 
 
-def _ask(transport: Transport) -> int:
+def _ask(transport: Transport) -> Clock:
     question, theirs_ns = np.zeros(1, np.int64), np.empty(1, np.int64)
     trips: list[tuple[int, int]] = []  # (round trip, offset)
     for _ in range(_ROUNDS):
@@ -54,7 +58,8 @@ def _ask(transport: Transport) -> int:
         _wait(answer)
         ended_ns = time.monotonic_ns()
         trips.append((ended_ns - began_ns, int(theirs_ns[0]) - (began_ns + ended_ns) // 2))
-    return min(trips)[1]
+    round_trip_ns, offset_ns = min(trips)
+    return Clock(offset_ns=offset_ns, residual_ns=round_trip_ns // 2, how=_HOW)
 
 
 def _wait(request: Request) -> None:

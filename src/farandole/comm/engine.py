@@ -59,6 +59,10 @@ class Handle:
     def key(self) -> str:
         return self.operation.request.key
 
+    def shown(self) -> dict[str, object] | None:
+        """What a timeline says of it: nobody need wait for it while it is under way."""
+        return {"async": True} if self.background else None
+
 
 class Engine:
     """Named operations of one process set."""
@@ -332,7 +336,7 @@ class Engine:
         if timeline.active():
             for handle, _ in batch:
                 kind = handle.operation.request.kind.upper()
-                timeline.span(handle.key, f"NEGOTIATE_{kind}", handle.started_ns, start_ns)
+                timeline.span(handle.key, f"NEGOTIATE_{kind}", handle.started_ns, start_ns, handle.shown())
         try:
             values = self._run_batch([(handle.operation, verdict) for handle, verdict in batch])
         except BaseException as error:
@@ -345,7 +349,8 @@ class Engine:
         for (handle, _), value in zip(batch, values):
             self._end(handle, value=value)
             if timeline.active():
-                timeline.span(handle.key, handle.operation.request.kind.upper(), start_ns, end_ns)
+                kind = handle.operation.request.kind.upper()
+                timeline.span(handle.key, kind, start_ns, end_ns, handle.shown())
 
     def _end(self, handle: Handle, *, value: Any = None, error: BaseException | None = None) -> bool:
         """False where it had ended already."""

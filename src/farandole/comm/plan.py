@@ -375,7 +375,7 @@ class GradientPlan:
         counts = self._counts()
         end_ns = time.monotonic_ns()
         if timeline.active():
-            timeline.span("training", "WAIT_FOR_GRADIENTS", start_ns, end_ns, {"step": self._sequence})
+            timeline.span(_training_track(), "WAIT_FOR_GRADIENTS", start_ns, end_ns, {"step": self._sequence})
         self.statistics.step(exposed_s=(end_ns - start_ns) * 1e-9)
         self._say_statistics()
         self._begin()
@@ -534,6 +534,11 @@ class GradientPlan:
         self.retire()
         self._two_level.free()
         self._transport.free()
+
+
+def _training_track() -> str:
+    """Graphs call back from threads of their framework, whose spans need not nest with those of the training thread."""
+    return "training" if threading.current_thread() is threading.main_thread() else "training (called back)"
 
 
 def aligned(count: int, dtype: np.dtype[Any]) -> AnyArray:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from farandole.comm import mpi, waiting
-from farandole.comm.clocks import clock_offset_ns
+from farandole.comm.clocks import compare_clocks
 from farandole.comm.engine import Engine
 from farandole.comm.plan import GradientPlan
 from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
@@ -34,6 +34,7 @@ from farandole.comm.transport import Transport
 from farandole.comm.watchdog import StallSettings, Watchdog, alive
 from farandole.errors import (
     EngineStopped,
+    FarandoleError,
     NotInitializedError,
     RankFailedError,
     SettingsError,
@@ -41,6 +42,7 @@ from farandole.errors import (
 )
 from farandole.launch.allocator import tune_allocator
 from farandole.observe import place, timeline
+from farandole.observe.clock import Clock
 
 __all__ = [
     "World",
@@ -381,7 +383,7 @@ def start_timeline(file_path: str | Path, mark_cycles: bool = False) -> None:
     """Record every rank's communication into `file_path`, in Chrome's trace format. Collective."""
     global _timeline_path
     world = current()
-    if timeline.active():
+    if timeline.taken():
         raise SettingsError(f"a timeline is being written already, to {_timeline_path}; stop_timeline() first")
     if world.rank == 0:
         timeline.discard_parts(Path(file_path))
@@ -391,7 +393,7 @@ def start_timeline(file_path: str | Path, mark_cycles: bool = False) -> None:
         rank=world.rank,
         size=world.size,
         host=socket.gethostname(),
-        clock_offset_ns=clock_offset_ns(world.transport, world.layout),
+        clock=compare_clocks(world.transport, world.layout),
         mark_cycles=mark_cycles,
     )
     _timeline_path = Path(file_path)
@@ -402,13 +404,21 @@ def stop_timeline() -> None:
     global _timeline_path
     if _timeline_path is None:
         return
-    timeline.stop()
     path, _timeline_path = _timeline_path, None
     world = current()
+    timeline.stop(_clock_in_the_end(world))
     together = _meet(world.transport)
     # After a crash the launcher merges what there is, once every rank has ended.
     if world.rank == 0 and (together or "FARANDOLE_JOB_DIR" not in os.environ):
         timeline.merge_parts(path)
+
+
+def _clock_in_the_end(world: World) -> Clock | None:
+    """Clocks drift by seconds a day: hosts compare theirs again, where all are still there."""
+    if len(world.layout.nodes) > 1 and _meet(world.transport):
+        with contextlib.suppress(FarandoleError):
+            return compare_clocks(world.transport, world.layout)
+    return None
 
 
 def _meet(transport: Transport) -> bool:

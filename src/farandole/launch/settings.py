@@ -32,6 +32,8 @@ class LaunchSettings:
     """The file that named the hosts; elastic runs look whether it has changed."""
     timeline: Path | None = None
     """The file in which all ranks' timelines end up."""
+    power: bool = False
+    """Whether the first rank of each node samples power into the timeline."""
     output_dir: Path | None = None
     """One file a rank and stream, and `run.json`, instead of the terminal."""
     threads: int | None = None
@@ -83,6 +85,8 @@ class LaunchSettings:
             raise SettingsError(f"bind={self.bind!r} is unknown. Use one of {', '.join(BINDINGS)}.")
         self._check_positive()
         self._check_stalls()
+        if self.power and self.timeline is None:
+            raise SettingsError("--power draws power on the timeline: give --timeline FILE, too.")
         if self.restarts < 0:
             raise SettingsError(f"restarts={self.restarts} is below 0. Leave it out for none.")
         if self.restarts and self.commit_dir is None:
@@ -128,6 +132,8 @@ class LaunchSettings:
         variables = {"FARANDOLE_LAUNCHED": "1", "FARANDOLE_LAUNCH_SIZE": str(self.ranks)}
         if self.timeline is not None:
             variables["FARANDOLE_TIMELINE"] = str(self.timeline.absolute())
+        if self.power:
+            variables["FARANDOLE_TIMELINE_POWER"] = "1"
         if self.ends_at is not None:
             variables["FARANDOLE_ENDS_AT"] = f"{self.ends_at:.3f}"
         if not self.stall_check:
@@ -157,7 +163,12 @@ class LaunchSettings:
         if self.hosts and ("--hostfile", self.hostfile) not in self._options():
             options += ["--hosts", as_option(self.hosts)]
         options += [word for option, value in self._options() for word in (option, str(value))]
-        switches = {"--no-tune": not self.tune, "--no-stall-check": not self.stall_check, "--verbose": self.verbose}
+        switches = {
+            "--power": self.power,
+            "--no-tune": not self.tune,
+            "--no-stall-check": not self.stall_check,
+            "--verbose": self.verbose,
+        }
         options += [option for option, on in switches.items() if on]
         return shlex.join(["farandole", "launch", *options, "--", *self.command])
 

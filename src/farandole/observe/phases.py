@@ -12,6 +12,8 @@ A phase costs nothing where nobody records. Phases are those of one thread, the 
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
 from collections.abc import Iterator
 
@@ -41,7 +43,9 @@ class PhaseTimes:
         finally:
             self._charge()
             self._open.pop()
-            timeline.span(_TRACK, name, began_ns, time.monotonic_ns())
+            ended_ns = time.monotonic_ns()
+            timeline.span(_TRACK, name, began_ns, ended_ns)
+            _tell_power(name, began_ns, ended_ns)
 
     def add(self, name: str, seconds: float) -> None:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
@@ -51,6 +55,14 @@ class PhaseTimes:
         if self._open:
             self.add(self._open[-1], now - self._since)
         self._since = now
+
+
+def _tell_power(name: str, began_ns: int, ended_ns: int) -> None:
+    """Only where power is sampled: who does not needs no sensors."""
+    if "FARANDOLE_POWER_PHASES" in os.environ or "farandole.observe.power.session" in sys.modules:
+        from farandole.observe.power.session import note_phase
+
+        note_phase(name, began_ns, ended_ns)
 
 
 @contextlib.contextmanager

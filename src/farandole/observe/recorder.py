@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections import Counter, deque
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from farandole.errors import SettingsError
 from farandole.observe.chrome import EventText, metadata
+from farandole.observe.clock import Clock
 from farandole.observe.part import PartFile, part_path
 
 __all__ = ["Event", "Recorder"]
@@ -34,21 +36,26 @@ class Recorder:
         rank: int,
         size: int,
         host: str,
-        clock_offset_ns: int,
+        clock: Clock,
         mark_cycles: bool,
         limit_bytes: int,
+        origin_ns: int | None = None,
+        provisional: bool = False,
     ) -> None:
-        origin_ns = time.monotonic_ns()
+        now_ns = time.monotonic_ns()
+        origin_ns = now_ns if origin_ns is None else origin_ns
         header = {
-            "start_time_since_epoch_in_micros": time.time_ns() // 1000,
+            "start_time_since_epoch_in_micros": (time.time_ns() - now_ns + origin_ns) // 1000,
             "rank": rank,
             "size": size,
             "host": host,
+            "process": os.getpid(),
             "start_monotonic_ns": origin_ns,
-            "clock_offset_ns": clock_offset_ns,
+            **clock.as_header(),
         }
         self.path = path
         self.mark_cycles = mark_cycles
+        self.provisional = provisional
         self.recording = True
         self._part = _open_part(path, header, rank=rank, host=host)
         self._label = f"[rank {rank}/{size}] timeline {self._part.path}"
@@ -56,6 +63,7 @@ class Recorder:
         self._room_bytes = limit_bytes - self._part.body_bytes
         self._text = EventText(pid=rank, origin_ns=origin_ns)
         self._dropped = _Dropped(origin_ns)
+        self._last_clock: dict[str, object] = {}
         self._told_dropped = 0
         self._pending: deque[Event] = deque()
         self._finishing = threading.Event()
@@ -69,8 +77,11 @@ class Recorder:
         else:
             self._dropped.add(event, "the disk is slower than the recording")
 
-    def finish(self) -> Path:
+    def finish(self, clock: Clock | None = None) -> Path:
+        """With the clock as it was compared in the end, where it was."""
         self.recording = False
+        if clock is not None:
+            self._last_clock = {"last_clock": [time.monotonic_ns(), clock.offset_ns, clock.residual_ns]}
         self._finishing.set()
         self._writer.join()
         return self._part.path
@@ -86,7 +97,7 @@ class Recorder:
             while not self._finishing.wait(_FLUSH_S):
                 self._flush()
             self._flush()
-            self._part.append("", self._dropped.note(closed=True))
+            self._part.append("", self._dropped.note(closed=True) | self._last_clock)
             self._part.close()
         except OSError as error:
             self._give_up(error)

@@ -15,35 +15,52 @@ All times are `time.monotonic_ns()`, one clock for all the ranks of a host. Span
 import functools
 import math
 import os
+import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from farandole.errors import SettingsError
+from farandole.observe import hooks
+from farandole.observe.clock import Clock
 from farandole.observe.merge import discard_parts, merge_parts
+from farandole.observe.place import speaks_for_node
 from farandole.observe.recorder import Recorder
 
 __all__ = [
+    "POWER_VARIABLE",
     "active",
     "counter",
     "cycle_start",
     "discard_parts",
     "instant",
     "merge_parts",
+    "otherwise",
     "path_from_environment",
     "span",
     "start",
     "stop",
+    "taken",
 ]
 
 _DEFAULT_LIMIT_MB = 256
+POWER_VARIABLE = "FARANDOLE_TIMELINE_POWER"
+"""With anything but 0 in it, the first rank of each node samples power while it records."""
 
 _recorder: Recorder | None = None
+_power_since_ns = 0
+_otherwise: Callable[[str, str, int, int, Mapping[str, object] | None], None] | None = None
 _switching = threading.RLock()  # a signal handler may stop what it interrupted
 
 
 def active() -> bool:
     return _recorder is not None and _recorder.recording
+
+
+def taken() -> bool:
+    """Whether there is a timeline that somebody in this process has asked for."""
+    return _recorder is not None and not _recorder.provisional
 
 
 def start(
@@ -52,13 +69,20 @@ def start(
     rank: int,
     size: int,
     host: str,
-    clock_offset_ns: int = 0,
+    clock: Clock | None = None,
     mark_cycles: bool = False,
+    origin_ns: int | None = None,
+    provisional: bool = False,
 ) -> None:
-    """Record this rank from now on, into a part beside `path`; `clock_offset_ns` leads to the common clock."""
-    global _recorder
+    """Record this rank from now on, or since `origin_ns`, into a part beside `path`; `clock` leads to the common time.
+
+    A `provisional` timeline is one that nobody in this process has asked for: it ends when somebody starts another.
+    """
+    global _recorder, _power_since_ns
     _leave_children_out()
     with _switching:
+        if _recorder is not None and _recorder.provisional:
+            stop()
         if _recorder is not None:
             raise SettingsError(
                 f"timeline {path}: this rank already records to {_recorder.path}. Stop that timeline first."
@@ -68,10 +92,19 @@ def start(
             rank=rank,
             size=size,
             host=host,
-            clock_offset_ns=clock_offset_ns,
+            clock=clock or Clock(),
             mark_cycles=mark_cycles,
             limit_bytes=_limit_bytes(),
+            origin_ns=origin_ns,
+            provisional=provisional,
         )
+    if not provisional:
+        hooks.watch(sys.modules[__name__])
+    if os.environ.get(POWER_VARIABLE, "0") not in ("", "0") and speaks_for_node():
+        from farandole.observe.power.counters import begin
+
+        begin()
+        _power_since_ns = time.monotonic_ns()
 
 
 def span(track: str, name: str, start_ns: int, end_ns: int, args: Mapping[str, object] | None = None) -> None:
@@ -79,6 +112,14 @@ def span(track: str, name: str, start_ns: int, end_ns: int, args: Mapping[str, o
     recorder = _recorder
     if recorder is not None and recorder.recording:
         recorder.add(("X", track, name, start_ns, end_ns, dict(args) if args else None))
+    elif _otherwise is not None:
+        _otherwise(track, name, start_ns, end_ns, args)
+
+
+def otherwise(take: Callable[[str, str, int, int, Mapping[str, object] | None], None]) -> None:
+    """Who gets spans while nothing is recorded: somebody who may start to record because of them."""
+    global _otherwise
+    _otherwise = take
 
 
 def instant(track: str, name: str, at_ns: int, args: Mapping[str, object] | None = None) -> None:
@@ -102,12 +143,23 @@ def cycle_start(at_ns: int) -> None:
         instant("engine", "CYCLE_START", at_ns)
 
 
-def stop() -> Path | None:
-    """Write what is pending, close this rank's part and return it; None where nothing was recorded."""
-    global _recorder
+def stop(clock: Clock | None = None) -> Path | None:
+    """Write what is pending, close this rank's part and return it; None where nothing was recorded.
+
+    `clock` is the comparison of clocks at the end, where one was made: clocks drift.
+    """
+    global _recorder, _power_since_ns
+    since_ns, _power_since_ns = _power_since_ns, 0
+    if since_ns:
+        from farandole.observe.power.counters import end
+
+        end(since_ns, time.monotonic_ns(), counter, instant)
     with _switching:
         recorder, _recorder = _recorder, None
-    return recorder.finish() if recorder is not None else None
+    if recorder is None:
+        return None
+    hooks.unwatch()
+    return recorder.finish(clock)
 
 
 def path_from_environment() -> Path | None:
@@ -137,7 +189,8 @@ def _leave_children_out() -> None:
 
 
 def _forget() -> None:
-    global _recorder, _switching
+    global _recorder, _switching, _power_since_ns
+    _power_since_ns = 0
     _switching = threading.RLock()
     recorder, _recorder = _recorder, None
     if recorder is not None:

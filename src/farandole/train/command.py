@@ -64,6 +64,7 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     add("--make-data", action="store_true", help="make missing files; demo and test do so anyway")
     add("--output-dir", "--output_dir", "-s", "--save_path", type=Path, metavar="DIR",
         help="the run directory; default: out/NAME-TIME")
+    add("--power", action="store_true", help="sample every node's power: power.json, and curves on the timeline")
     add("--json", action="store_true", help="print run.json alone on standard output")
     add("--parallel", choices=PARALLEL, help="what ranks divide: epochs, or the steps of each; default: as in the papers")
     how = verb.add_mutually_exclusive_group()
@@ -119,12 +120,14 @@ def _run(options: argparse.Namespace) -> int:
         raise SettingsError(
             "-n: the ranks are there already, started by mpiexec, srun or `farandole launch`. Leave it out."
         )
+    if as_rank and "power" in given:
+        raise SettingsError("--power: the ranks are there already. Start them with `farandole launch --timeline FILE --power`.")
     folder = settings.output_dir = settings.output_dir or _new_folder(settings.benchmark)
     stream = sys.stderr if given.get("json") else sys.stdout
     code = (
         _as_rank(settings, stream)
         if as_rank
-        else _on_new_ranks(settings, folder, int(given.get("ranks", 1)), stream)
+        else _on_new_ranks(settings, folder, int(given.get("ranks", 1)), stream, power="power" in given)
     )
     if code == 0 and (not as_rank or is_first()):
         _show(folder, bool(given.get("json")))
@@ -176,20 +179,21 @@ def _as_rank(settings: RunSettings, stream: Any) -> int:
     return run_as_rank(settings.as_flat(), began=time.perf_counter(), stream=stream)
 
 
-def _on_new_ranks(settings: RunSettings, folder: Path, ranks: int, stream: Any) -> int:
+def _on_new_ranks(settings: RunSettings, folder: Path, ranks: int, stream: Any, *, power: bool) -> int:
     from farandole.train.launching import launch_run
 
     if ranks < 1:
         raise SettingsError(f"-n {ranks}: how many ranks? Type e.g. -n 2.")
     prepare(settings, ranks)
-    return launch_run(settings, ranks, folder, stream=stream, repeat=sys.argv[1:])
+    return launch_run(settings, ranks, folder, stream=stream, repeat=sys.argv[1:], power=power)
 
 
 def _show(folder: Path, as_json: bool) -> None:
+    from farandole.report import write_report
     from farandole.train.launching import read_record
     from farandole.train.table import table
 
-    record = read_record(folder)
+    record, page = read_record(folder), write_report(folder)
     if as_json:
         print(json.dumps(record, indent=1))
         return
@@ -197,6 +201,7 @@ def _show(folder: Path, as_json: bool) -> None:
     for kind, name in record["files"].items():
         if name is not None:
             print(f"{kind:<10}{folder / name}")
+    print(f"{'page':<10}{page}")
 
 
 def _listing() -> str:

@@ -17,11 +17,13 @@ from farandole.train.settings import RunSettings
 __all__ = ["launch_run", "read_record"]
 
 
-def launch_run(settings: RunSettings, ranks: int, folder: Path, *, stream: TextIO, repeat: list[str]) -> int:
+def launch_run(
+    settings: RunSettings, ranks: int, folder: Path, *, stream: TextIO, repeat: list[str], power: bool = False
+) -> int:
     """Run on `ranks` new ranks to the end; an exit code. Progress goes to `stream`."""
     words = [sys.executable, "-m", "farandole.train", json.dumps(settings.as_flat())]
     job = LaunchSettings(
-        command=words, ranks=ranks, timeline=folder / TIMELINE, repeat=shlex.join(["farandole", *repeat])
+        command=words, ranks=ranks, timeline=folder / TIMELINE, power=power, repeat=shlex.join(["farandole", *repeat])
     )
     return launch(job, _Sorted(stream, folder / LOG))
 

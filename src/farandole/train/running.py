@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 import time
@@ -12,16 +13,18 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from farandole.errors import DataError, FarandoleError, RankFailedError, SettingsError
 from farandole.launch.place import find_place
+from farandole.observe.timeline import POWER_VARIABLE
 from farandole.train.importing import keras_alone
 from farandole.train.settings import RunSettings
 
 if TYPE_CHECKING:
     from farandole.benchmarks.samples import TrainingData
 
-__all__ = ["LOG", "TIMELINE", "is_first", "prepare", "run_as_rank", "run_here"]
+__all__ = ["LOG", "POWER", "TIMELINE", "is_first", "prepare", "run_as_rank", "run_here"]
 
 LOG = "log.txt"
 TIMELINE = "timeline.json"
+POWER = "power.json"
 
 
 def run_here(
@@ -48,10 +51,27 @@ def run_here(
     record = make_record(settings, result, started_s=started_s) | {
         "files": None if folder is None else _files(folder)
     }
+    if folder is not None:
+        _write_power(folder)
     if folder is not None and is_first():
         write_history(folder, record)
         write_record(folder, record)
     return record
+
+
+def _write_power(folder: Path) -> None:
+    """What every node took, phase by phase, where it was sampled. Collective."""
+    from farandole.comm.energy import job_energy
+
+    if not _samples_power():
+        return
+    job = job_energy().as_dict()
+    if is_first():
+        (folder / POWER).write_text(json.dumps({"format": "farandole-power-job", "version": 1, **job}, indent=1) + "\n")
+
+
+def _samples_power() -> bool:
+    return os.environ.get(POWER_VARIABLE, "0") not in ("", "0")
 
 
 def prepare(settings: RunSettings, ranks: int) -> None:
@@ -123,5 +143,6 @@ def _files(folder: Path) -> dict[str, str | None]:
         "history": "history.csv",
         "log": LOG,
         "model": "model.keras",
+        "power": POWER if _samples_power() else None,
         "timeline": TIMELINE if timeline == folder.absolute() / TIMELINE else None,
     }

@@ -27,7 +27,10 @@ from farandole.observe.power.phases import MARGIN_NS, PhaseEnergy, measure
 from farandole.observe.power.recording import Phase, Recording, this_machine
 from farandole.observe.power.sampler import Sampler
 
-__all__ = ["PHASES_FILE", "Region", "energy", "energy_of_node", "forget_energy", "measure_idle", "recording"]
+__all__ = [
+    "PHASES_FILE", "Region", "energy", "energy_of_node", "forget_energy", "keep_sampling", "measure_idle", "note_phase",
+    "recording", "stop_sampling",
+]  # fmt: skip
 
 PHASES_FILE = "FARANDOLE_POWER_PHASES"
 """The variable that names a file for every region's begin and end; `farandole power` sets it."""
@@ -161,6 +164,25 @@ def measure_idle(seconds: float) -> PhaseEnergy | None:
         session.leave()
     session.idle = start_ns, end_ns
     return session.measure("idle", start_ns, end_ns)
+
+
+def keep_sampling() -> None:
+    """Sample until `stop_sampling`, whether a region is open or not."""
+    _session().enter()
+
+
+def stop_sampling() -> None:
+    if _started is not None and _started.is_ours:
+        _started.leave()
+
+
+def note_phase(name: str, start_ns: int, end_ns: int) -> None:
+    """A phase of a run: a region where somebody samples, here or around this process."""
+    if not speaks_for_node():
+        return
+    if _started is not None and _started.is_ours:
+        _started.phases.append(Phase(name, start_ns, end_ns))
+    _tell_outside(name, start_ns, end_ns)
 
 
 def energy_of_node() -> NodeEnergy | None:

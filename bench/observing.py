@@ -1,0 +1,90 @@
+"""What observing a script costs: the same training steps with every hook in place, and without any.
+
+A model of many small layers is the hardest case for hooks around modules; the step of the `mlp` benchmark is the usual one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from bench.cases import Case
+from bench.contest import Contestant, Ranks, contest
+from bench.models import workload
+from farandole.observe import hooks, timeline
+
+__all__ = ["measure"]
+
+OFF, ON = "not observed", "observed"
+_LAYERS = 60
+_WIDTH = 512
+
+
+class _Observation:
+    """As `farandole observe` has it: hooks, and a timeline that they write to."""
+
+    def __init__(self, folder: Path, rank: int, size: int) -> None:
+        self._path, self._rank, self._size = folder / "observed.json", rank, size
+
+    def begin(self) -> None:
+        timeline.start(self._path, rank=self._rank, size=self._size, host="bench", provisional=True)
+        hooks.watch(timeline)
+
+    def end(self) -> None:
+        timeline.stop()
+        timeline.discard_parts(self._path)
+
+
+class _Trainer:
+    """A plain training loop, with a loader."""
+
+    def __init__(self, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, batch: int) -> None:
+        self._model = model
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+        self._loader = DataLoader(TensorDataset(inputs, labels), batch_size=batch)
+
+    def epoch(self) -> None:
+        for inputs, labels in self._loader:
+            self._optimizer.zero_grad()
+            loss: Any = cross_entropy(self._model(inputs), labels)
+            loss.backward()
+            self._optimizer.step()
+
+
+def measure(ranks: Ranks, *, block_steps: int, budget_s: float) -> list[Case]:
+    """Seconds of a step, as mean of a block of steps, for two models."""
+    observation = _Observation(ranks.folder, ranks.rank, ranks.size)
+    return [
+        _case(ranks, what, trainer, observation, block_steps, budget_s / 2)
+        for what, trainer in (("mlp", _mlp(ranks, block_steps)), (f"{_LAYERS} layers", _deep(block_steps)))
+    ]
+
+
+def _case(
+    ranks: Ranks, what: str, trainer: _Trainer, observation: _Observation, block_steps: int, budget_s: float
+) -> Case:
+    ranks.say(f"observing: {what}")
+    contestants = [
+        Contestant(name=OFF, stages=[("", trainer.epoch)]),
+        Contestant(name=ON, stages=[("", trainer.epoch)], prepare=observation.begin, tidy=observation.end),
+    ]
+    samples = contest(ranks, contestants, budget_s=budget_s)
+    per_step = {name: [s / block_steps for s in seconds] for name, seconds in samples.items()}
+    return Case(what=f"{what} step, observed", samples=per_step, notes={"block_steps": block_steps})
+
+
+def _mlp(ranks: Ranks, steps: int) -> _Trainer:
+    work = workload("mlp", ranks.rank)
+    inputs, labels = work.inputs.repeat(steps, 1), work.labels.repeat(steps)
+    return _Trainer(work.model, inputs, labels, len(work.inputs))
+
+
+def _deep(steps: int) -> _Trainer:
+    layers = [layer for _ in range(_LAYERS // 2) for layer in (nn.Linear(_WIDTH, _WIDTH), nn.ReLU())]
+    inputs, labels = torch.randn(64 * steps, _WIDTH), torch.zeros(64 * steps, dtype=torch.long)
+    return _Trainer(nn.Sequential(*layers), inputs, labels, 64)

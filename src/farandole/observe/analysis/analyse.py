@@ -1,0 +1,170 @@
+"""From a merged timeline to figures, rank by rank."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from farandole.observe.analysis.components import components_of
+from farandole.observe.analysis.figures import EXPOSED, Figures, Kinds, Wait, waits_of
+from farandole.observe.analysis.reading import RankSpans, Trace, read
+from farandole.observe.analysis.spans import Span, union
+
+__all__ = ["analyse"]
+
+_MOST_DRAWN = 2_000  # stretches of communication of a rank: more than a screen has
+_RANKS_DRAWN = 64
+_PARTS_OF_STEPS = {
+    "DATA": "data_stall_s", "FORWARD": "forward_s", "BACKWARD": "backward_s", "OPTIMIZER": "optimizer_s"
+}  # fmt: skip
+
+
+def analyse(trace: Path) -> dict[str, Any]:
+    """The figures of docs/traces.md, of a file that `farandole timeline merge` or a run has made."""
+    found = read(Path(trace))
+    ranks = {pid: found.ranks[pid] for pid in sorted(found.ranks) if pid in _numbers(found)}
+    waits = {pid: waits_of(rank.spans) for pid, rank in ranks.items()}
+    last = _last_ready(waits.values())
+    return {
+        "ranks": [_rank(pid, rank, waits[pid], last) for pid, rank in ranks.items()],
+        "residual_s": _seconds(found.opening.get("clock_residual_us")),
+        "clock": found.opening.get("clock"),
+        "power": [_power(node, told) for node, told in sorted(found.power.items())],
+        "bands": [band for pid, rank in ranks.items() for band in _bands(pid, rank.spans)],
+        "communication": [
+            drawn for pid, rank in list(ranks.items())[:_RANKS_DRAWN] for drawn in _communication(pid, rank.spans)
+        ],
+        "components": components_of(list(ranks.values())),
+        "missing_ranks": found.gaps.get("missing_ranks", []),
+        "condensed": found.gaps.get("condensed"),
+    }
+
+
+def _numbers(found: Trace) -> set[int]:
+    return set(found.opening.get("ranks", ()))
+
+
+def _seconds(micros: float | None) -> float | None:
+    return None if micros is None else micros * 1e-6
+
+
+def _last_ready(waits: Iterable[Sequence[Wait]]) -> dict[tuple[str, int], float]:
+    """When the last rank was ready for each collective."""
+    last: dict[tuple[str, int], float] = {}
+    for found in waits:
+        for key, ready_s, _ in found:
+            last[key] = max(last.get(key, ready_s), ready_s)
+    return last
+
+
+def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[str, int], float]) -> dict[str, Any]:
+    steps = sorted((span for span in rank.spans if _is_step(span)), key=lambda span: span.start_s)
+    figures = Kinds.of(rank.spans).whole()
+    figures.wait_s = sum(_waited(wait, last) for wait in waits)
+    for summed in [rank.condensed.get("outside"), *(step.args.get("s") for step in steps)]:
+        if summed:
+            figures += Figures(*summed)
+    unseen = _unseen(rank.spans)
+    return {
+        "rank": number,
+        "name": rank.name,
+        "phases": _phases(rank.spans),
+        "steps": [step.args.get("sum_s", step.seconds) / step.args.get("steps", 1) for step in steps],
+        "step_wait_s": _waits_by_step(steps, waits, last),
+        "steps_per_entry": max((step.args.get("steps", 1) for step in steps), default=1),
+        "comm_s": figures.comm_s,
+        "exposed_s": figures.exposed_s,
+        "hidden_s": figures.hidden_s,
+        "wait_s": figures.wait_s,
+        **{figure: None if figure in unseen else getattr(figures, figure) for figure in _PARTS_OF_STEPS.values()},
+        "reasons": unseen,
+        "total_s": _extent(rank.spans),
+    }
+
+
+def _unseen(spans: Iterable[Span]) -> dict[str, str]:
+    """Figures that a framework does not show, and why."""
+    told = [span.args for span in spans if span.name == "FIT" and span.args.get("unseen")]
+    return {
+        _PARTS_OF_STEPS[name]: f"inside of the step that Keras compiles with {args['backend']}"
+        for args in told
+        for name in args["unseen"]
+    }
+
+
+def _waited(wait: Wait, last: dict[tuple[str, int], float]) -> float:
+    key, ready_s, done_s = wait
+    return max(min(done_s, last[key]) - ready_s, 0.0)
+
+
+def _waits_by_step(steps: Sequence[Span], waits: Sequence[Wait], last: dict[tuple[str, int], float]) -> list[float]:
+    """How long this rank waited for others within each of its steps."""
+    found = [Figures(*step.args.get("s", ())).wait_s / step.args.get("steps", 1) for step in steps]
+    starts = [step.start_s for step in steps]
+    for wait in waits:
+        at = bisect_right(starts, wait[1]) - 1
+        if at >= 0 and wait[1] < steps[at].end_s:
+            found[at] += _waited(wait, last)
+    return found
+
+
+def _is_step(span: Span) -> bool:
+    return span.track == "steps" and span.name in ("STEP", "STEPS")
+
+
+def _extent(spans: Sequence[Span]) -> float:
+    return max((span.end_s for span in spans), default=0.0) - min((span.start_s for span in spans), default=0.0)
+
+
+def _phases(spans: Iterable[Span]) -> dict[str, float]:
+    """A phase stands still while another one inside it runs."""
+    seconds: dict[str, float] = {}
+    open_phases: list[Span] = []
+    for span in sorted((span for span in spans if span.track == "phases"), key=lambda s: (s.start_s, -s.end_s)):
+        while open_phases and open_phases[-1].end_s <= span.start_s:
+            open_phases.pop()
+        if open_phases:
+            seconds[open_phases[-1].name] -= span.seconds
+        seconds[span.name] = seconds.get(span.name, 0.0) + span.seconds
+        open_phases.append(span)
+    return seconds
+
+
+def _bands(number: int, spans: Sequence[Span]) -> list[dict[str, Any]]:
+    """Phases over time; of a script that marks none, its training."""
+    phases = sorted((span for span in spans if span.track.startswith("phases")), key=lambda span: span.start_s)
+    if not phases:
+        steps = [span for span in spans if span.track == "steps"]
+        phases = [Span("phases", "train", min(s.start_s for s in steps), max(s.end_s for s in steps))] if steps else []
+    return [
+        {"rank": number, "name": span.name, "start_s": span.start_s, "end_s": span.end_s} for span in phases
+    ]
+
+
+def _communication(number: int, spans: Iterable[Span]) -> list[dict[str, Any]]:
+    """When training waited for communication; stretches closer than a pixel are drawn as one."""
+    found = union(
+        (span.start_s, span.end_s) for span in spans if span.name in EXPOSED and not span.track.startswith("communication")
+    )
+    if not found:
+        return []
+    pixel_s = (found[-1][1] - found[0][0]) / _MOST_DRAWN
+    drawn = union((start, end + pixel_s) for start, end in found)
+    return [{"rank": number, "start_s": start, "end_s": end - pixel_s} for start, end in drawn]
+
+
+def _power(node: str, told: dict[str, Any]) -> dict[str, Any]:
+    """The node where it is measured as a whole, otherwise its parts together."""
+    whole = [(at_s, watts["node"]) for at_s, watts in told["points"] if "node" in watts]
+    points = sorted(whole or [(at_s, sum(watts.values())) for at_s, watts in told["points"]])
+    return {
+        "node": node,
+        "t_s": [at_s for at_s, _ in points],
+        "w": [watts for _, watts in points],
+        "provenance": told.get("provenance", "none"),
+        "energy_j": told.get("energy_j"),
+        "reason": told.get("reason", ""),
+        "source": told.get("source", ""),
+    }

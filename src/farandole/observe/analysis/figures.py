@@ -1,0 +1,134 @@
+"""The seconds of a rank, or of one of its steps, told from spans.
+
+    communication   any collective of this rank was under way, on whatever thread
+    exposed         its training thread waited for one: what communication costs
+    hidden          communication while training went on
+    data            training waited for its next batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from farandole.observe.analysis.spans import Span, Stretches, length, overlap, union
+
+__all__ = ["COLLECTIVES", "EXPOSED", "Figures", "Kinds", "figures_of", "waits_of"]
+
+COLLECTIVES = frozenset(
+    ("ALLREDUCE", "BROADCAST", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BARRIER", "SENDRECV", "JOIN")
+)
+_WAITS = frozenset(("WAIT_FOR_GRADIENTS", "WAIT_FOR_COLLECTIVE"))
+EXPOSED = COLLECTIVES | _WAITS
+_NEGOTIATES = "NEGOTIATE_"
+_COMMUNICATION = "communication"
+_TRAINING = "training"
+
+
+@dataclass(slots=True)
+class Figures:
+    """Seconds of one rank."""
+
+    comm_s: float = 0.0
+    exposed_s: float = 0.0
+    hidden_s: float = 0.0
+    wait_s: float = 0.0
+    data_stall_s: float = 0.0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+
+    def __iadd__(self, other: Figures) -> Figures:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        return self
+
+    def as_list(self) -> list[float]:
+        return [round(getattr(self, field.name), 6) for field in fields(self)]
+
+
+@dataclass(slots=True)
+class Kinds:
+    """The stretches that figures are made of."""
+
+    communication: Stretches
+    exposed: Stretches
+    data: Stretches
+    forward: Stretches
+    backward: Stretches
+    optimizer: Stretches
+
+    @classmethod
+    def of(cls, spans: Iterable[Span]) -> Kinds:
+        lists: dict[str, list[tuple[float, float]]] = {name: [] for name in _KINDS}
+        for span in spans:
+            for kind in _kinds(span):
+                lists[kind].append((span.start_s, span.end_s))
+        return cls(**{name: union(found) for name, found in lists.items()})
+
+    def between(self, start_s: float, end_s: float) -> Figures:
+        """Without the wait for stragglers, which one rank alone does not know."""
+        found = {name: overlap(getattr(self, name), start_s, end_s) for name in _KINDS}
+        return _figures(found, self._hidden(start_s, end_s))
+
+    def whole(self) -> Figures:
+        found = {name: length(getattr(self, name)) for name in _KINDS}
+        return _figures(found, self._hidden(float("-inf"), float("inf")))
+
+    def _hidden(self, start_s: float, end_s: float) -> float:
+        clipped = ((max(a, start_s), min(b, end_s)) for a, b in self.communication if b > start_s and a < end_s)
+        return sum(b - a - overlap(self.exposed, a, b) for a, b in clipped)
+
+
+_KINDS = tuple(field.name for field in fields(Kinds))
+
+
+def _figures(found: dict[str, float], hidden_s: float) -> Figures:
+    return Figures(
+        comm_s=found["communication"], exposed_s=found["exposed"], hidden_s=hidden_s, data_stall_s=found["data"],
+        forward_s=found["forward"], backward_s=found["backward"], optimizer_s=found["optimizer"],
+    )  # fmt: skip
+
+
+_OF_TRAINING = {"DATA": "data", "FORWARD": "forward", "BACKWARD": "backward", "OPTIMIZER": "optimizer"}
+
+
+def _kinds(span: Span) -> Sequence[str]:
+    if span.name in _WAITS:
+        return ("exposed",)
+    if span.track == _TRAINING and span.name in _OF_TRAINING:
+        return (_OF_TRAINING[span.name],)
+    if span.name in COLLECTIVES:
+        # Those of the gradients' threads are waited for with WAIT_FOR_GRADIENTS.
+        aside = span.track.startswith(_COMMUNICATION) or span.args.get("async")
+        return ("communication",) if aside else ("communication", "exposed")
+    if span.name.startswith(_NEGOTIATES) and not span.args.get("async"):
+        return ("exposed",)
+    return ()
+
+
+def figures_of(spans: Iterable[Span]) -> Figures:
+    return Kinds.of(spans).whole()
+
+
+Wait = tuple[tuple[str, int], float, float]
+"""Which of a collective's occurrences; when this rank was ready for it, and when it was done."""
+
+
+def waits_of(spans: Iterable[Span]) -> list[Wait]:
+    """Every collective that training waited for: the same keys on all ranks that took part."""
+    seen: dict[str, int] = {}
+    ready: dict[str, float] = {}
+    found: list[Wait] = []
+    for span in sorted(spans, key=lambda span: span.start_s):
+        if span.name == "WAIT_FOR_GRADIENTS":
+            what = f"gradients {span.args.get('step', -1)}"  # several optimizers count their steps alike
+            seen[what] = seen.get(what, -1) + 1
+            found.append(((what, seen[what]), span.start_s, span.end_s))
+        elif span.name.startswith(_NEGOTIATES) and not span.args.get("async"):
+            ready[span.track] = span.start_s
+        elif span.name in COLLECTIVES and not span.track.startswith(_COMMUNICATION) and not span.args.get("async"):
+            what = f"{span.track} {span.name}"
+            seen[what] = seen.get(what, -1) + 1
+            found.append(((what, seen[what]), ready.pop(span.track, span.start_s), span.end_s))
+    return found

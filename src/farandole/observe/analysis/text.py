@@ -1,0 +1,74 @@
+"""An analysis as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+__all__ = ["as_text"]
+
+_MOST_RANKS = 32
+_COLUMNS = ("total_s", "comm_s", "exposed_s", "hidden_s", "wait_s", "data_stall_s")
+_HEADINGS = ("rank", "steps", "step s", "total s", "comm s", "exposed s", "hidden s", "wait s", "data s")
+
+
+def as_text(found: Mapping[str, Any]) -> str:
+    return "\n".join([*_head(found), "", *_ranks(found["ranks"]), "", *_components(found["components"]), *_power(found)])
+
+
+def _head(found: Mapping[str, Any]) -> Iterator[str]:
+    residual = found["residual_s"]
+    how = f" ({found['clock']})" if found["clock"] else ""
+    known = "unknown" if residual is None else "0 s" if residual == 0 else f"at most {residual * 1e6:,.1f} us"
+    yield f"{len(found['ranks'])} ranks; clocks apart: {known}{how}"
+    if found["missing_ranks"]:
+        yield f"no part of ranks: {', '.join(map(str, found['missing_ranks']))}"
+    if found["condensed"]:
+        yield f"condensed: {found['condensed']['what']}"
+
+
+def _ranks(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """All, or where there are many those that say most: the ones that others have waited for longest."""
+    shown = sorted(ranks, key=lambda rank: rank["wait_s"])[:_MOST_RANKS]
+    rows = [[str(rank["rank"]), *_steps(rank), *(_figure(rank[name]) for name in _COLUMNS)] for rank in shown]
+    yield from aligned([list(_HEADINGS), *sorted(rows, key=lambda row: int(row[0]))])
+    if len(ranks) > len(shown):
+        yield f"({len(ranks) - len(shown)} more, which waited longer for others)"
+
+
+def _figure(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.3f}"
+
+
+def _steps(rank: Mapping[str, Any]) -> list[str]:
+    steps = rank["steps"]
+    each = rank["steps_per_entry"]
+    return [f"{len(steps) * each}" if each == 1 else f"~{len(steps) * each}", f"{median(steps):.4f}" if steps else "-"]
+
+
+def _components(components: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if components:
+        rows = [[row["name"], f"{row['calls']:g}", f"{row['seconds']:.3f}", _each(row)] for row in components]
+        yield from aligned([["component, mean of ranks", "calls", "seconds", "a call"], *rows], left=1)
+
+
+def _each(row: Mapping[str, Any]) -> str:
+    return f"{row['seconds'] / row['calls'] * 1e3:.3f} ms"
+
+
+def _power(found: Mapping[str, Any]) -> Iterator[str]:
+    for node in found["power"]:
+        mark = "~" if node["provenance"] == "modelled" else ""
+        energy = f"unknown ({node['reason']})" if node["energy_j"] is None else f"{mark}{node['energy_j']:,.1f} J"
+        yield f"power of {node['node']}: {energy}, {node['provenance']}"
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: int = 0) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = (
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths))
+        )
+        yield "  ".join(cells).rstrip()

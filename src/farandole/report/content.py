@@ -1,0 +1,157 @@
+"""What is on the page, in order: from folders to a verdict, figures and tables. No markup of the page itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from farandole.report.comparing import Comparison, compare_series, compare_studies
+from farandole.report.figures import Figure, missing
+from farandole.report.figures.bars import PHASES, Bar, phases_of, stacked_bars
+from farandole.report.figures.compare import compare_energy_figure, compare_figure, compare_times_figure
+from farandole.report.figures.heat import heat_figure
+from farandole.report.figures.quality import accuracy_figure, energy_figure
+from farandole.report.figures.scaling import efficiency_figure, time_figure
+from farandole.report.figures.single import history_figures, phases_figure
+from farandole.report.figures.timeline import timeline_figure
+from farandole.report.groups import Axis, Point, Series, axis_of, points_of, series_of
+from farandole.report.markup import Markup
+from farandole.report.reading import Study
+from farandole.report.scaling import Scaling, scaling_of
+from farandole.report.table import compare_table, components_table, results_table
+from farandole.report.traces import Trace, trace_of
+from farandole.report.trust import Item, trust_of
+from farandole.report.verdict import comparison_verdict, run_verdict, study_verdict
+
+__all__ = ["Content", "content_of"]
+
+
+@dataclass(kw_only=True, slots=True)
+class Content:
+    """Everything a reader sees."""
+
+    study: Study
+    other: Study | None
+    verdicts: list[str]
+    trust: list[Item]
+    figures: list[Figure]
+    tables: list[tuple[str, Markup]]
+    trace: Trace
+    notes: list[str] = field(default_factory=list)
+
+
+def content_of(study: Study, other: Study | None) -> Content:
+    trace = trace_of(study)
+    points = points_of(study)
+    axis = axis_of(study.kind, points)
+    series = series_of(points, axis)
+    scalings = _scalings(study, series, axis)
+    comparison = _comparison(study, other, points, series, axis)
+    verdicts = [run_verdict(study) if study.is_run else _study_verdict(study, series, axis, scalings)]
+    tables = [("Figures" if study.is_run else "All configurations", _results(points, series, axis, scalings))]
+    figures = _run_figures(study) if study.is_run else _study_figures(study, series, axis, scalings[0] if scalings else [])
+    if comparison is not None:
+        verdicts = [comparison_verdict(comparison), f"{study.title}: {verdicts[0]}" if other is not None else verdicts[0]]
+        figures = [compare_figure(comparison), *_compared(comparison, other), *figures]
+        if comparison.pairs:
+            tables.insert(0, (f"{comparison.before} against {comparison.after}", compare_table(comparison)))
+    if trace.components and trace.attempt is not None:
+        title = f"Components of the run on {trace.of}, as a profiler lists them"
+        tables.append((title, components_table(trace.components, trace.attempt.figure("total_s"))))
+    figures += [heat_figure(trace), timeline_figure(trace, _no_power(study))]
+    return Content(
+        study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, trace), figures=figures, tables=tables,
+        trace=trace, notes=_notes(study, other),
+    )  # fmt: skip
+
+
+def _compared(comparison: Comparison, other: Study | None) -> list[Figure]:
+    """Within one study, the lines of its series show the same. What follows is of the first study."""
+    if other is None:
+        return []
+    rest = Figure(name="before", title=f"Before: {comparison.before}", full=True)
+    return [compare_times_figure(comparison), compare_energy_figure(comparison), rest]
+
+
+def _no_power(study: Study) -> str:
+    if any(attempt.figure("energy_j") is not None for attempt in study.finished):
+        return "the timeline has no curve of it"
+    return study.reason("energy_j") or "it was not sampled"
+
+
+def _study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling]]) -> str:
+    """Of the first series, which is named where there are several."""
+    told = study_verdict(study, series, axis, scalings[0] if scalings else [])
+    return f"With {series[0].label}: {told[0].lower()}{told[1:]}" if scalings and len(series) > 1 else told
+
+
+def _scalings(study: Study, series: Sequence[Series], axis: Axis) -> list[list[Scaling]]:
+    """Of every series along the ranks; other axes have no efficiency."""
+    if axis.name != "ranks" or study.is_run:
+        return []
+    return [scaling_of(one.points, weak=study.kind == "weak") for one in series]
+
+
+def _comparison(
+    study: Study, other: Study | None, points: Sequence[Point], series: Sequence[Series], axis: Axis
+) -> Comparison | None:
+    if other is not None:
+        return compare_studies((study, points), (other, points_of(other)), axis)
+    base: Any = study.about.get("base") or {}
+    return None if study.is_run else compare_series(series, axis, base)
+
+
+def _study_figures(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling]) -> list[Figure]:
+    weak = study.kind == "weak"
+    if not axis.numeric:
+        return [_bars(series, axis), replace(energy_figure(study, series, axis, weak=weak), full=True)]
+    return [
+        time_figure(series, axis, scalings, weak=weak),
+        efficiency_figure(scalings, series[0].label if series else "", weak=weak)
+        if axis.name == "ranks"
+        else missing("efficiency", "Efficiency", f"This study varies {axis.label}, not ranks: there is no ideal to compare with."),
+        energy_figure(study, series, axis, weak=weak),
+        accuracy_figure(study, series, axis),
+    ]
+
+
+def _bars(series: Sequence[Series], axis: Axis) -> Figure:
+    """Along an axis of names, such as loaders, bars instead of lines."""
+    title = f"Time by {axis.label}"
+    bars = [
+        Bar(
+            label=str(point.settings[axis.name]), group=one.label,
+            parts=phases_of({f"{name}_s": point.median(f"{name}_s") for name in (*PHASES, "total")}),
+        )
+        for one in series
+        for point in one.points
+        if point.median("total_s")
+    ]  # fmt: skip
+    if not bars:
+        return missing("time", title, "No run has finished, so that there is no time to show.")
+    return Figure(name="time", title=title, caption="Medians.", draw=lambda width: stacked_bars(bars, width, title), full=True)
+
+
+def _run_figures(study: Study) -> list[Figure]:
+    return [phases_figure(study.about), *history_figures(study.about)]
+
+
+def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling]]) -> Markup:
+    varied = list(dict.fromkeys(name for one in series for name in one.settings))
+    groups = list(dict.fromkeys(repr([point.settings.get(name) for name in varied]) for point in points))
+
+    def place(point: Point) -> tuple[int, float]:
+        value = point.settings.get(axis.name)
+        return groups.index(repr([point.settings.get(name) for name in varied])), value if axis.numeric and value else 0.0
+
+    return results_table(sorted(points, key=place), axis, [one for found in scalings for one in found], varied)
+
+
+def _notes(study: Study, other: Study | None) -> list[str]:
+    notes = [*study.warnings, *([] if other is None else [f"{other.folder.name}: {text}" for text in other.warnings])]
+    notes += [
+        f"Failed: {attempt.reason or 'no reason is given'}" + (f" ({attempt.run.relative_to(study.folder) / 'log.txt'})" if attempt.run else "")
+        for attempt in study.failed
+    ]
+    return notes + [str(note) for note in study.about.get("notes") or []]

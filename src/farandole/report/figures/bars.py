@@ -1,0 +1,110 @@
+"""Where the time went: a bar a configuration or rank, phase by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from farandole.report.chart import Frame, Scale, label_width, legend, linear_ticks, svg, text_width, x_axis
+from farandole.report.markup import Markup, join, tag
+from farandole.report.numbers import percent, plain, seconds
+
+__all__ = ["PHASES", "Bar", "phases_of", "stacked_bars"]
+
+PHASES = {
+    "start": "start",
+    "load": "loading",
+    "preprocess": "preprocessing",
+    "build": "building",
+    "broadcast": "broadcast",
+    "train": "training",
+    "evaluate": "evaluation",
+    "save": "saving",
+    "other": "other",
+}
+_THICK, _GAP, _HEAD = 20.0, 6.0, 24.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """Seconds by phase; bars with the same `group` stand together below its name."""
+
+    label: str
+    parts: dict[str, float]
+    group: str = ""
+    note: str = ""
+    """Said at its end, after the total."""
+    faded: bool = False
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.parts.values())
+
+
+def phases_of(figures: dict[str, float | None]) -> dict[str, float]:
+    """Phases with their seconds, from figures such as `load_s`; what no phase has is `other`."""
+    known = {name: seconds for name in PHASES if (seconds := figures.get(f"{name}_s")) is not None and seconds > 0}
+    rest = (figures.get("total_s") or 0.0) - sum(known.values())
+    return known | ({"other": rest} if rest > 0.005 * (figures.get("total_s") or 1.0) else {})
+
+
+def stacked_bars(bars: Sequence[Bar], width: float, words: str) -> Markup:
+    left = 10 + max(text_width(bar.label) for bar in bars)
+    ends = [f"{seconds(bar.total_s)}{f'  {bar.note}' if bar.note else ''}" for bar in bars]
+    right = 10 + max(map(label_width, ends))
+    tops = _tops(bars)
+    frame = Frame(width=width, height=tops[-1] + _THICK + _GAP + 44, left=left, right=right, top=0.0)
+    longest = max(bar.total_s for bar in bars)
+    x = Scale(low=0.0, high=longest, start=frame.left, end=frame.x1)
+    ticks = [tick for tick in linear_ticks(0.0, longest, 5 if width > 500 else 3) if tick <= longest]
+    drawing = svg(
+        frame,
+        *(tag("line", x1=x(tick), x2=x(tick), y1=tops[0], y2=frame.y1, class_="grid") for tick in ticks),
+        *_heads(bars, tops),
+        *(_bar(bar, top, x, end) for bar, top, end in zip(bars, tops, ends)),
+        x_axis(frame, x, ticks, plain, "seconds"),
+        words=words,
+    )
+    shown = [name for name in PHASES if any(bar.parts.get(name, 0.0) > 0.002 * longest for bar in bars)]
+    return join([legend([(f"p-{name}", PHASES[name]) for name in shown]), drawing])
+
+
+def _tops(bars: Sequence[Bar]) -> list[float]:
+    tops, y, group = [], 4.0, ""
+    for bar in bars:
+        if bar.group != group:
+            y, group = y + _HEAD, bar.group
+        tops.append(y)
+        y += _THICK + _GAP
+    return tops
+
+
+def _heads(bars: Sequence[Bar], tops: Sequence[float]) -> list[str]:
+    found: list[str] = []
+    group = ""
+    for bar, top in zip(bars, tops):
+        if bar.group != group:
+            group = bar.group
+            found.append(tag("text", group, x=0, y=top - 7, class_="head"))
+    return found
+
+
+def _bar(bar: Bar, top: float, x: Scale, end: str) -> Markup:
+    drawn: list[str] = [tag("text", bar.label, x=x.start - 8, y=top + _THICK / 2 + 4, class_="tick end")]
+    at = 0.0
+    for name in PHASES:
+        part_s = bar.parts.get(name, 0.0)
+        if part_s <= 0:
+            continue
+        low, high = x(at), x(at + part_s)
+        told = f"{bar.group + ', ' if bar.group else ''}{bar.label}\n{PHASES[name]}: {seconds(part_s)}, {percent(part_s / bar.total_s)}"
+        gap = 1.0 if high - low > 2 else 0.0
+        drawn.append(
+            tag("rect", tag("title", told), x=low, y=top, width=max(0.4, high - low - gap), height=_THICK, class_=f"fill p-{name}")
+        )
+        text = seconds(part_s)
+        if high - low > text_width(text) + 8:
+            drawn.append(tag("text", text, x=(low + high) / 2, y=top + _THICK / 2 + 4, class_=f"in-bar mid p-{name}"))
+        at += part_s
+    drawn.append(tag("text", end, x=x(at) + 6, y=top + _THICK / 2 + 4, class_="label"))
+    return tag("g", *drawn, class_="faded" if bar.faded else None)

@@ -1,0 +1,110 @@
+"""Before and after: bars phase by phase, and time and energy along the axis."""
+
+from __future__ import annotations
+
+from farandole.report.comparing import Comparison, Pair
+from farandole.report.figures import Figure, missing
+from farandole.report.figures.bars import PHASES, Bar, phases_of, stacked_bars
+from farandole.report.figures.lines import Axes, Line, Mark, line_chart
+from farandole.report.groups import Point
+from farandole.report.numbers import number, percent, plain, prefix_for
+
+__all__ = ["compare_energy_figure", "compare_figure", "compare_times_figure"]
+
+_MOST_PAIRS = 8
+
+
+def compare_figure(comparison: Comparison) -> Figure:
+    title = f"Before and after: {comparison.before}, {comparison.after}"
+    pairs = [pair for pair in comparison.pairs if pair.before.median("total_s") and pair.after.median("total_s")]
+    if not pairs:
+        return missing(
+            "compare", title, "No configuration has finished in both: they have no settings in common but for what differs.",
+            full=True,
+        )  # fmt: skip
+    shown = _spread_out(pairs)
+    more = f" {len(shown)} of {len(pairs)} configurations are drawn." if len(shown) < len(pairs) else ""
+    caption = f"Medians of all repeats; percentages are the change of the total.{more}"
+    bars = [bar for pair in shown for bar in _bars(pair, comparison)]
+    return Figure(
+        name="compare", title=title, caption=caption, full=True,
+        draw=lambda width: stacked_bars(bars, width, title),
+    )  # fmt: skip
+
+
+def compare_times_figure(comparison: Comparison) -> Figure:
+    """Totals and loading along the axis, of both."""
+    title = f"Time against {comparison.axis.label}, before and after"
+    measures = (("total_s", "total", "solid"), ("load_s", "loading", "dotted"))
+    lines = [line for figure, words, style in measures for line in _lines(comparison, figure, words, style)]
+    if not lines or not comparison.axis.numeric:
+        return missing("compare-time", title, f"A line needs two values of {comparison.axis.label} that both have.")
+    return _lines_figure("compare-time", title, "Totals and loading; medians.", lines, comparison, "seconds")
+
+
+def compare_energy_figure(comparison: Comparison) -> Figure:
+    """Of measured joules alone: modelled ones would only say once more how long it took."""
+    title = f"Energy against {comparison.axis.label}, before and after"
+    known = [pair for pair in comparison.pairs if pair.saved("energy_j") is not None]
+    if not known:
+        return missing("compare-energy", title, "No configuration knows its energy in both.")
+    if not all(pair.energy_is_measured for pair in known):
+        return missing(
+            "compare-energy", title, "Energy is modelled: it restates CPU time, and a difference is no evidence of a saving."
+        )
+    factor, prefix = prefix_for(max(pair.before.median("energy_j") or 0.0 for pair in known))
+    lines = _lines(comparison, "energy_j", "", "solid", factor)
+    if not lines or not comparison.axis.numeric:
+        return missing("compare-energy", title, f"A line needs two values of {comparison.axis.label} that both have.")
+    best = max(known, key=lambda pair: pair.saved("energy_j") or 0.0)
+    saved = best.saved("energy_j") or 0.0
+    caption = f"Measured. At best {percent(saved)} less, with {comparison.axis.label} {best.value}." if saved > 0 else "Measured."
+    return _lines_figure("compare-energy", title, caption, lines, comparison, f"{prefix}J")
+
+
+def _lines(comparison: Comparison, figure: str, words: str, style: str, factor: float = 1.0) -> list[Line]:
+    """One for each side; none where fewer than two values are known."""
+    found = []
+    sides = ((comparison.before, "s2", "before"), (comparison.after, "s1", "after"))
+    for label, kind, side in sides:
+        named = ", ".join(filter(None, [label, words]))
+        marks = [
+            Mark(x=float(pair.value), y=value / factor, words=f"{comparison.axis.label} {pair.value}\n{named}: {number(value)} {figure[-1].replace('j', 'J')}")
+            for pair in comparison.pairs
+            if (value := (pair.before if side == "before" else pair.after).median(figure)) and comparison.axis.numeric
+        ]
+        found.append(Line(label=named, kind=kind, marks=marks, style=style))
+    return found if all(len(line.marks) > 1 for line in found) else []
+
+
+def _lines_figure(
+    name: str, title: str, caption: str, lines: list[Line], comparison: Comparison, unit: str
+) -> Figure:
+    axes = Axes(
+        x_label=comparison.axis.label, y_label=unit, words=title,
+        x_ticks=sorted({mark.x for line in lines for mark in line.marks}),
+    )  # fmt: skip
+    return Figure(name=name, title=title, caption=caption, draw=lambda width: line_chart(lines, axes, width))
+
+
+def _spread_out(pairs: list[Pair]) -> list[Pair]:
+    if len(pairs) <= _MOST_PAIRS:
+        return pairs
+    step = (len(pairs) - 1) / (_MOST_PAIRS - 1)
+    return [pairs[round(at * step)] for at in range(_MOST_PAIRS)]
+
+
+def _bars(pair: Pair, comparison: Comparison) -> list[Bar]:
+    name, value = comparison.axis.label, pair.value
+    value = plain(value) if isinstance(value, (int, float)) else str(value)
+    group = (f"{value} rank" if value == "1" else f"{value} ranks") if name == "ranks" else f"{name} {value}"
+    saved = pair.saved("total_s") or 0.0
+    note = f"{'−' if saved >= 0 else '+'}{percent(abs(saved))}"
+    return [
+        Bar(label=comparison.before, parts=_phases(pair.before), group=group),
+        Bar(label=comparison.after, parts=_phases(pair.after), group=group, note=note),
+    ]
+
+
+def _phases(point: Point) -> dict[str, float]:
+    return phases_of({f"{name}_s": point.median(f"{name}_s") for name in (*PHASES, "total")})

@@ -1,0 +1,181 @@
+"""What speed costs: accuracy against ranks, and joules against seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from farandole.report.chart import Frame, Scale, label_width, log_ticks, svg, text_width, x_axis, y_axis
+from farandole.report.figures import Figure, missing
+from farandole.report.figures.lines import Axes, Line, Mark, line_chart, marker
+from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption
+from farandole.report.groups import Axis, Point, Series
+from farandole.report.markup import Markup, tag
+from farandole.report.numbers import number, plain, prefix_for, quantity, seconds
+from farandole.report.reading import Study
+
+__all__ = ["accuracy_figure", "energy_figure", "quality_of"]
+
+_MEASURES = (
+    ("test_accuracy", "test {metric}"),
+    ("accuracy", "training {metric}"),
+    ("test_loss", "test loss"),
+    ("loss", "training loss"),
+)
+
+
+def quality_of(points: Sequence[Point]) -> tuple[str, str] | None:
+    """The figure that says best how good the models are, and its name."""
+    for figure, words in _MEASURES:
+        if any(point.values(figure) for point in points):
+            return figure, words.format(metric=_metric(points))
+    return None
+
+
+def _metric(points: Sequence[Point]) -> str:
+    """What `accuracy` is: some benchmarks have a correlation or R2 there."""
+    told = [str(attempt.figures["metric"]) for point in points for attempt in point.attempts if attempt.figures.get("metric")]
+    return told[0].replace("_", " ") if told else "accuracy"
+
+
+def accuracy_figure(study: Study, series: Sequence[Series], axis: Axis) -> Figure:
+    points = [point for one in series for point in one.points]
+    found = quality_of(points)
+    title = f"Accuracy against {axis.label}"
+    if found is None:
+        reason = study.reason("test_accuracy") or study.reason("accuracy")
+        return missing("accuracy", title, f"No run has an accuracy or a loss{f': {reason}' if reason else ''}.")
+    figure, words = found
+    drawn = [one for one in series[:MOST_SERIES] if one.points]
+    if max(len({_x(point, axis) for point in one.points}) for one in drawn) < 2:
+        return missing("accuracy", title, f"A line needs runs with two values of {axis.label}; there is one.")
+    lines = [_line(one, axis, figure, f"s{number}") for number, one in enumerate(drawn, 1)]
+    emulated = any(point.trained_as != point.ranks for point in points)
+    axes = Axes(
+        x_label=axis.label, y_label=words, y_log=False, words=f"{words} against {axis.label}",
+        x_ticks=sorted({mark.x for line in lines for mark in line.marks}), x_log=True,
+    )  # fmt: skip
+    caption = f"{words.capitalize()} at the end. {repeats_caption(points)}" + (
+        " Hollow: trained as that many ranks on fewer (emulated)." if emulated else ""
+    )
+    return Figure(
+        name="accuracy", title=f"{words.capitalize()} against {axis.label}", caption=caption,
+        draw=lambda width: line_chart([line for line in lines if line.marks], axes, width),
+    )  # fmt: skip
+
+
+def _x(point: Point, axis: Axis) -> float:
+    return float(point.trained_as if axis.name == "ranks" else point.settings[axis.name])
+
+
+def _line(series: Series, axis: Axis, figure: str, kind: str) -> Line:
+    marks = []
+    for point in sorted(series.points, key=lambda point: _x(point, axis)):
+        mark = mark_of(_x(point, axis), point, figure, axis)
+        if mark is not None:
+            emulated = point.trained_as != point.ranks
+            marks.append(
+                Mark(x=mark.x, y=mark.y, spread=mark.spread, repeats=mark.repeats, words=mark.words, hollow=emulated)
+            )
+    return Line(label=series.label, kind=kind, marks=marks)
+
+
+def energy_figure(study: Study, series: Sequence[Series], axis: Axis, *, weak: bool) -> Figure:
+    title = "Energy against time"
+    figure = "energy_per_sample_j" if weak else "energy_j"
+    drawn = [
+        (one, kept)
+        for one in series[:MOST_SERIES]
+        if (kept := [point for point in one.points if point.median(figure) and point.median("total_s")])
+    ]
+    if not drawn:
+        return missing("energy", title, f"No run knows its energy: {study.reason('energy_j') or 'power was not sampled'}.")
+    kinds = {point.provenance for _, kept in drawn for point in kept}
+    modelled = "modelled" in kinds
+    caption = f"Better is down and to the left; labels are {axis.label if axis.name == 'ranks' else f'the {axis.label}'}. " + (
+        "Modelled watts (TDP × utilisation) restate CPU time in other units: no measurement, and no evidence of a saving."
+        if modelled
+        else "Measured for whole nodes." if kinds == {"measured-node"} else "Measured for the parts of nodes that have meters."
+    )  # fmt: skip
+    what = ("a sample" if weak else "") + (" (modelled)" if modelled else "")
+    return Figure(
+        name="energy", title=title + (" (modelled)" if modelled else ""), caption=caption,
+        draw=lambda width: _energy(drawn, figure, axis, what.strip(), width),
+    )  # fmt: skip
+
+
+def _energy(
+    drawn: Sequence[tuple[Series, Sequence[Point]]], figure: str, axis: Axis, what: str, width: float
+) -> Markup:
+    places = [(p.median("total_s") or 1.0, p.median(figure) or 1.0) for _, kept in drawn for p in kept]
+    times, joules = [time for time, _ in places], [joule for _, joule in places]
+    low, high = min(joules) / 1.3, max(joules) * 1.3
+    ticks = log_ticks(low, high)
+    factor, prefix = prefix_for(high)
+    left = 12 + max(text_width(plain(tick / factor)) for tick in ticks)
+    frame = Frame(width=width, height=320.0, left=left)
+    y = Scale(low=low, high=high, start=frame.y1, end=frame.top, log=True)
+    x = Scale(low=min(times) / 1.15, high=max(times) * 1.2, start=frame.left, end=frame.x1, log=True)
+    return svg(
+        frame,
+        y_axis(frame, y, ticks, lambda value: plain(value / factor), f"{prefix}J {what}".strip()),
+        x_axis(frame, x, log_ticks(x.low, x.high, 5), plain, "seconds"),
+        *(_path(kept, figure, axis, x, y, f"s{number}") for number, (_, kept) in enumerate(drawn, 1)),
+        _labels(drawn, figure, axis, x, y, frame),
+        words="Energy against time",
+    )
+
+
+def _path(kept: Sequence[Point], figure: str, axis: Axis, x: Scale, y: Scale, kind: str) -> Markup:
+    places = [(x(point.median("total_s") or 1.0), y(point.median(figure) or 1.0)) for point in kept]
+    path = "M" + "L".join(f"{at:.1f} {height:.1f}" for at, height in places)
+    dots = [
+        marker(at, height, _words(point, figure, axis), hollow=point.provenance == "modelled")
+        for point, (at, height) in zip(kept, places)
+    ]
+    return tag("g", tag("path", d=path, class_="line thin"), *dots, class_=kind)
+
+
+def _words(point: Point, figure: str, axis: Axis) -> str:
+    watts = point.median("power_w")
+    return "\n".join(
+        [
+            f"{axis.label} {point.settings.get(axis.name)}",
+            f"{quantity(point.median(figure), 'J')}{' a sample' if 'sample' in figure else ''} in {seconds(point.median('total_s'))}",
+            *([] if watts is None else [f"{number(watts)} W on average"]),
+            f"power {point.provenance.replace('-', ' ')}",
+        ]
+    )
+
+
+def _labels(
+    drawn: Sequence[tuple[Series, Sequence[Point]]], figure: str, axis: Axis, x: Scale, y: Scale, frame: Frame
+) -> Markup:
+    """Beside the points, and left out where they would lie on another label or point."""
+    taken = [(x(p.median("total_s") or 1.0), y(p.median(figure) or 1.0)) for _, kept in drawn for p in kept]
+    boxes = [(at - 5, height - 5, at + 5, height + 5) for at, height in taken]
+    parts: list[str] = []
+    for place_in_order, (series, kept) in enumerate(drawn, 1):
+        for at, point in enumerate(kept):
+            text = f"{point.settings.get(axis.name)}" + (f" · {series.label}" if series.label and at == 0 else "")
+            place = x(point.median("total_s") or 1.0), y(point.median(figure) or 1.0)
+            box = _free(place, text, boxes, frame)
+            if box is not None:
+                boxes.append(box)
+                parts.append(tag("text", text, x=box[0], y=box[3] - 3, class_=f"label s{place_in_order}"))
+    return tag("g", *parts)
+
+
+def _free(
+    place: tuple[float, float], text: str, boxes: Sequence[tuple[float, float, float, float]], frame: Frame
+) -> tuple[float, float, float, float] | None:
+    width, (x, y) = label_width(text), place
+    for left, top in ((x + 8, y - 16), (x + 8, y + 2), (x - 8 - width, y - 16), (x - 8 - width, y + 2)):
+        box = (left, top, left + width, top + 15)
+        inside = frame.left <= left and box[2] <= frame.width and frame.top - 8 <= top and box[3] <= frame.y1
+        if inside and not any(_touch(box, other) for other in boxes):
+            return box
+    return None
+
+
+def _touch(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -1,0 +1,186 @@
+"""Time against ranks with the ideal, and where efficiency was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from farandole.report.chart import Frame, Scale, legend, svg, x_axis, y_axis
+from farandole.report.figures import Figure, missing
+from farandole.report.figures.lines import Axes, Line, Mark, line_chart
+from farandole.report.groups import Axis, Point, Series, measure_of
+from farandole.report.markup import Markup, join, tag
+from farandole.report.numbers import count, number, percent, plain, seconds
+from farandole.report.scaling import CAUSES, Scaling
+
+__all__ = ["MOST_SERIES", "efficiency_figure", "mark_of", "repeats_caption", "time_figure", "words_of"]
+
+MOST_SERIES = 5
+_PARTS = (("train_s", "training", "s1"), ("load_s", "loading", "s5"))
+_LEAST_SHOWN = 0.004
+_WORDS = {cause.name: cause.words for cause in CAUSES}
+
+
+def time_figure(series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling], *, weak: bool) -> Figure:
+    found = measure_of([point for one in series for point in one.points])
+    if found is None:
+        return missing("time", f"Time against {axis.label}", "No run has finished, so that there is no time to show.")
+    figure, title = found[0], f"{found[1]} against {axis.label}"
+    drawn = [one for one in series if any(point.median(figure) for point in one.points)][:MOST_SERIES]
+    if max(len(one.points) for one in drawn) < 2:
+        return missing("time", title, f"A line needs runs with two values of {axis.label}; there is one.")
+    lines = [_totals(one, axis, figure, f"s{place}") for place, one in enumerate(drawn, 1)]
+    if len(drawn) == 1 and figure == "total_s":
+        lines = [replace(lines[0], label="total", kind="ink")]
+        lines += [line for name, label, kind in _PARTS if (line := _part(drawn[0], axis, name, label, kind))]
+    if axis.name == "ranks" and scalings:
+        lines.append(_ideal(scalings, "ideal"))
+    axes = Axes(
+        x_label=axis.label, y_label="seconds", words=title,
+        x_ticks=sorted({x for one in drawn for x, _ in one.at(axis)}),
+    )  # fmt: skip
+    return Figure(
+        name="time", title=title, caption=_time_caption(series, drawn, axis, scalings, weak=weak),
+        draw=lambda width: line_chart(lines, axes, width),
+    )  # fmt: skip
+
+
+def _time_caption(
+    series: Sequence[Series], drawn: Sequence[Series], axis: Axis, scalings: Sequence[Scaling], *, weak: bool
+) -> str:
+    words = []
+    if axis.name == "ranks" and scalings:
+        base = scalings[0]
+        ideal = "the same time on any number" if weak else "half the time on twice the ranks"
+        of = f" of {drawn[0].label}" if len(drawn) > 1 else ""
+        words.append(f"Base{of}: {seconds(base.time_s)} on {count(base.ranks, 'rank')}; ideal is {ideal}.")
+    words.append(repeats_caption([point for one in drawn for point in one.points]))
+    if any(_caveat(point) for one in drawn for point in one.points):
+        words.append("Hollow: oversubscribed, more ranks than cores.")
+    if len(series) > len(drawn):
+        words.append(f"{len(drawn)} of {len(series)} configurations are drawn, the fastest; the table has all.")
+    return " ".join(words)
+
+
+def repeats_caption(points: Sequence[Point]) -> str:
+    if all(len(point.attempts) == 1 for point in points):
+        return "One run each."
+    return "Medians; bars span all repeats, small dots are single runs."
+
+
+def _totals(series: Series, axis: Axis, figure: str, kind: str) -> Line:
+    marks = [mark for x, point in series.at(axis) if (mark := mark_of(x, point, figure, axis)) is not None]
+    return Line(label=series.label, kind=kind, marks=marks)
+
+
+def _part(series: Series, axis: Axis, name: str, label: str, kind: str) -> Line | None:
+    marks = [
+        Mark(x=x, y=value, words=f"{label}: {seconds(value)} with {axis.label} {plain(x)}", hollow=_caveat(point))
+        for x, point in series.at(axis)
+        if (value := point.median(name))
+    ]
+    return Line(label=label, kind=kind, marks=marks, style="thin") if len(marks) > 1 else None
+
+
+def _ideal(scalings: Sequence[Scaling], label: str) -> Line:
+    marks = [Mark(x=float(one.ranks), y=one.ideal_s) for one in scalings]
+    return Line(label=label, kind="muted", marks=marks, style="dashed")
+
+
+def mark_of(x: float, point: Point, figure: str, axis: Axis) -> Mark | None:
+    value = point.median(figure)
+    if value is None:
+        return None
+    values = point.values(figure)
+    return Mark(
+        x=x, y=value, spread=point.spread(figure), repeats=values if len(values) > 1 else (),
+        words=words_of(point, axis), hollow=_caveat(point),
+    )  # fmt: skip
+
+
+def _caveat(point: Point) -> bool:
+    return "oversubscribed" in point.marks
+
+
+def words_of(point: Point, axis: Axis) -> str:
+    """What pointing at a point shows: a line a figure."""
+    spread = point.spread("total_s")
+    lines = [
+        f"{axis.label} {point.settings.get(axis.name)}",
+        f"total {seconds(point.median('total_s'))}" + (f" ({number(spread[0])}–{number(spread[1])})" if spread else ""),
+        *(f"{label} {seconds(value)}" for name, label, _ in _PARTS if (value := point.median(name)) is not None),
+        *(f"{words} {number(value)}" for name, words in _QUALITY if (value := point.median(name)) is not None),
+        count(len(point.attempts), "run") + (f", {len(point.failed)} failed" if point.failed else ""),
+        *point.marks,
+    ]
+    return "\n".join(lines)
+
+
+_QUALITY = (("test_accuracy", "test accuracy"), ("test_loss", "test loss"))
+
+
+def efficiency_figure(scalings: Sequence[Scaling], label: str, *, weak: bool) -> Figure:
+    title = "Efficiency and losses" + (" of training" if scalings and scalings[0].training_only else "")
+    if len(scalings) < 2:
+        return missing("efficiency", title, "Efficiency compares the times of rank counts, and fewer than two are known.")
+    base = scalings[0]
+    of, per = f"{label}: " if label else "", "Work of each rank's own" if weak else "Shared work"
+    untold = "" if any("allreduce" in one.excess_s for one in scalings[1:]) else (
+        " Communication is part of computing: no run says how long training waited for it (exposed_s)."
+    )  # fmt: skip
+    gained = max(scalings, key=lambda one: one.gained_s / one.time_s)
+    net = (
+        f" Losses are net of gains: on {gained.ranks} ranks parts of the run took {seconds(gained.gained_s)} less than ideal."
+        if gained.gained_s > 0.02 * gained.time_s
+        else ""
+    )
+    return Figure(
+        name="efficiency", title=title,
+        caption=f"{of}{per}, against {seconds(base.time_s)} on {count(base.ranks, 'rank')}.{untold}{net}",
+        draw=lambda width: _efficiency(scalings, width),
+    )  # fmt: skip
+
+
+def _efficiency(scalings: Sequence[Scaling], width: float) -> Markup:
+    top = max(1.0, *(one.efficiency for one in scalings))
+    frame = Frame(width=width, height=320.0, left=50.0, right=8.0)
+    y = Scale(low=0.0, high=top, start=frame.y1, end=frame.top)
+    ticks = [share / 5 for share in range(int(top * 5 + 1e-9) + 1)]
+    x = Scale(low=-0.5, high=len(scalings) - 0.5, start=frame.left, end=frame.x1)
+    thick = min(64.0, 0.72 * (frame.x1 - frame.left) / len(scalings))
+    drawing = svg(
+        frame,
+        y_axis(frame, y, ticks, percent, "efficiency"),
+        *(_bar(one, x(at), y, thick) for at, one in enumerate(scalings)),
+        x_axis(frame, x, list(range(len(scalings))), lambda at: plain(scalings[int(at)].ranks), "ranks"),
+        words="Efficiency by number of ranks, with losses by cause",
+    )
+    shown = {name for one in scalings for name, share in _shown(one).items() if share >= _LEAST_SHOWN / 4}
+    entries = [("c-efficient", "efficient")] + [(f"c-{cause.name}", cause.words) for cause in CAUSES if cause.name in shown]
+    return join([legend(entries), drawing])
+
+
+def _shown(one: Scaling) -> dict[str, float]:
+    """Losses in the order of causes; what is too little to be seen is with the overhead."""
+    shares = {cause.name: one.losses.get(cause.name, 0.0) for cause in CAUSES}
+    little = [name for name, share in shares.items() if share < _LEAST_SHOWN and name != "other"]
+    shares["other"] += sum(shares.pop(name) for name in little)
+    return {name: share for name, share in shares.items() if share > 1e-6}
+
+
+def _bar(one: Scaling, x: float, y: Scale, thick: float) -> Markup:
+    parts = [("efficient", one.efficiency, "efficient")]
+    parts += [(name, share, _WORDS[name]) for name, share in _shown(one).items()]
+    drawn: list[str] = []
+    at = 0.0
+    for name, share, words in parts:
+        high, low = y(at + share), y(at)
+        beyond = one.excess_s.get(name, 0.0)
+        lost = f", {seconds(beyond)} beyond the ideal" if beyond > 0 else ""
+        told = tag("title", f"{count(one.ranks, 'rank')}\n{words}: {percent(share, 1)}{lost}")
+        drawn.append(tag("rect", told, x=x - thick / 2, y=high, width=thick, height=max(0.5, low - high - 1), class_=f"fill c-{name}"))
+        text = percent(share)
+        if low - high >= 18 and thick >= 34:
+            drawn.append(tag("text", text, x=x, y=(low + high) / 2 + 4, class_=f"in-bar mid c-{name}"))
+        at += share
+    return tag("g", *drawn)

@@ -1,0 +1,220 @@
+"""Power over time under phase bands, with the communication below: three panels on one clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from farandole.report.chart import Frame, Scale, legend, linear_ticks, svg, text_width, x_axis
+from farandole.report.figures import Figure, missing
+from farandole.report.figures.bars import PHASES
+from farandole.report.markup import Markup, join, tag
+from farandole.report.numbers import number, plain, quantity, seconds
+from farandole.report.raster import binned, cells, shares
+from farandole.report.traces import Trace
+
+__all__ = ["timeline_figure"]
+
+_TITLE = "Power over time, phases and communication"
+_MOST_RANKS = 8
+_BAND, _LANE, _POWER = 18.0, 14.0, 130.0
+_MOST_NODES = 5
+"""With more than these, lines of power are drawn alike."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Span:
+    rank: int
+    name: str
+    start_s: float
+    end_s: float
+
+
+def timeline_figure(trace: Trace, no_power: str) -> Figure:
+    phases = _flat([_span(band) for band in trace.bands])
+    sent = [_span(band) for band in trace.communication]
+    power = [series for series in trace.power if series.get("t_s")]
+    if not (phases or sent or power):
+        reason = trace.reason or f"The trace of the run on {trace.of} has neither phases nor power."
+        return missing("timeline", _TITLE, reason, full=True)
+    end_s = max([span.end_s for span in (*phases, *sent)] + [max(series["t_s"]) for series in power])
+    modelled = any(series.get("provenance") == "modelled" for series in power)
+    caption = " ".join(
+        word
+        for word in (
+            f"The run on {trace.of}; one clock for all panels"
+            + ("." if trace.residual_s is None else f", right to ±{quantity(trace.residual_s, 's')}."),
+            "Power is modelled (TDP × utilisation), not measured." if modelled else "",
+            f"No power: {no_power}." if not power else "",
+            "" if sent else "No wait for communication was recorded.",
+            "" if phases else "No phase was recorded.",
+        )
+        if word
+    )
+    title = _TITLE if power else "Phases and communication over time"
+    return Figure(
+        name="timeline", title=title, caption=caption, full=True,
+        draw=lambda width: _timeline(phases, sent, power, end_s, width),
+    )  # fmt: skip
+
+
+def _span(band: Mapping[str, Any]) -> _Span:
+    return _Span(
+        rank=int(band["rank"]), name=str(band.get("name") or ""), start_s=float(band["start_s"]), end_s=float(band["end_s"])
+    )
+
+
+def _flat(phases: Sequence[_Span]) -> list[_Span]:
+    """A phase stands still while another one inside it runs: each moment of a rank is in one phase."""
+    ranks: dict[int, list[_Span]] = {}
+    for span in sorted(phases, key=lambda one: (one.rank, one.start_s, -one.end_s)):
+        before = ranks.get(span.rank, [])
+        ranks[span.rank] = [*(part for other in before for part in _without(other, span)), span]
+    return [span for found in ranks.values() for span in sorted(found, key=lambda one: one.start_s)]
+
+
+def _without(span: _Span, other: _Span) -> Iterator[_Span]:
+    if other.start_s >= span.end_s or other.end_s <= span.start_s:
+        yield span
+        return
+    if other.start_s > span.start_s:
+        yield replace(span, end_s=other.start_s)
+    if other.end_s < span.end_s:
+        yield replace(span, start_s=other.end_s)
+
+
+def _timeline(
+    phases: Sequence[_Span], sent: Sequence[_Span], power: Sequence[Mapping[str, Any]], end_s: float, width: float
+) -> Markup:
+    ranks = _chosen(sorted({span.rank for span in (*phases, *sent)}))
+    top_w = max((watt for series in power for watt in _watts(series)), default=0.0)
+    ticks_w = linear_ticks(0.0, top_w, 4) if power else []
+    names = [f"rank {rank}" for rank in ranks] + [plain(tick) for tick in ticks_w]
+    left = 14 + max(map(text_width, names), default=40.0)
+    power_top = 8 + (len(ranks) * _BAND + 30 if phases else 16)
+    lanes_top = power_top + (_POWER + 34 if power else 0)
+    height = lanes_top + (len(ranks) * _LANE if sent else 0) + 44
+    frame = Frame(width=width, height=height, left=left, right=10.0, top=4.0)
+    x = Scale(low=0.0, high=end_s, start=frame.left, end=frame.x1)
+    parts = [
+        *(_bands(phases, ranks, x) if phases else ()),
+        *(_power(power, phases, x, frame, power_top, ticks_w) if power else ()),
+        *(_lanes(sent, ranks, x, lanes_top) if sent else ()),
+        x_axis(frame, x, [tick for tick in linear_ticks(0.0, end_s, 8) if tick <= end_s], plain, "seconds since the start"),
+        tag("line", x1=0, x2=0, y1=4, y2=frame.y1, class_="cursor", visibility="hidden"),
+    ]
+    drawing = svg(
+        frame, *parts, words=_TITLE, data_time=f"{frame.left:g} {frame.x1 - frame.left:g} {end_s:g}",
+    )  # fmt: skip
+    return join([legend([*_entries(phases, sent), *_nodes(power)]), drawing])
+
+
+def _chosen(ranks: Sequence[int]) -> list[int]:
+    """All, or as many as there is room for, first and last included."""
+    if len(ranks) <= _MOST_RANKS:
+        return list(ranks)
+    step = (len(ranks) - 1) / (_MOST_RANKS - 1)
+    return [ranks[round(at * step)] for at in range(_MOST_RANKS)]
+
+
+def _entries(phases: Sequence[_Span], sent: Sequence[_Span]) -> list[tuple[str, str]]:
+    kinds = _kinds(phases)
+    known = [name for name in PHASES if name in kinds] + [name for name in kinds if name not in PHASES]
+    entries = [(kinds[name], PHASES.get(name, name)) for name in known]
+    return entries + ([("c-allreduce", "training waits for communication")] if sent else [])
+
+
+def _nodes(power: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    if len(power) > _MOST_NODES:
+        return [("s1 thin", f"power of {len(power)} nodes")]
+    return [(f"s{at} thin", f"power of {series.get('node')}") for at, series in enumerate(power, 1)]
+
+
+def _kinds(phases: Sequence[_Span]) -> dict[str, str]:
+    """Classes of colours by phase; phases that a script has named itself get those of series."""
+    own = [name for name in dict.fromkeys(span.name for span in phases) if name not in PHASES]
+    return {span.name: f"p-{span.name}" for span in phases if span.name in PHASES} | {
+        name: f"s{at % 5 + 1}" for at, name in enumerate(own)
+    }
+
+
+def _bands(phases: Sequence[_Span], ranks: Sequence[int], x: Scale) -> Iterator[str]:
+    rows = {rank: at for at, rank in enumerate(ranks)}
+    kinds = _kinds(phases)
+    for rank, at in rows.items():
+        yield tag("text", f"rank {rank}", x=x.start - 8, y=8 + at * _BAND + 12, class_="tick end")
+    for span in phases:
+        if span.rank not in rows:
+            continue
+        low, high, y = x(span.start_s), x(span.end_s), 8 + rows[span.rank] * _BAND
+        name = PHASES.get(span.name, span.name)
+        words = f"rank {span.rank}: {name}\n{seconds(span.end_s - span.start_s)}, from {number(span.start_s)} to {number(span.end_s)} s"
+        yield tag(
+            "rect", tag("title", words),
+            x=low, y=y, width=max(0.5, high - low - 0.5), height=_BAND - 3, class_=f"fill {kinds[span.name]}",
+        )  # fmt: skip
+        if high - low > text_width(name) + 10:
+            yield tag("text", name, x=(low + high) / 2, y=y + 11.5, class_=f"in-bar mid {kinds[span.name]}")
+
+
+def _power(
+    power: Sequence[Mapping[str, Any]], phases: Sequence[_Span], x: Scale, frame: Frame, top: float, ticks: Sequence[float]
+) -> Iterator[str]:
+    y = Scale(low=0.0, high=ticks[-1], start=top + _POWER, end=top)
+    first, kinds = min((span.rank for span in phases), default=0), _kinds(phases)
+    for span in phases:
+        if span.rank == first:
+            yield tag(
+                "rect", x=x(span.start_s), y=top, width=max(0.0, x(span.end_s) - x(span.start_s)), height=_POWER,
+                class_=f"wash {kinds[span.name]}",
+            )  # fmt: skip
+    unit = "watts (modelled)" if any(one.get("provenance") == "modelled" for one in power) else "watts"
+    yield tag("text", unit, x=0, y=top - 8, class_="axis-name")
+    for tick in ticks:
+        yield tag("line", x1=frame.left, x2=frame.x1, y1=y(tick), y2=y(tick), class_="grid")
+        yield tag("text", plain(tick), x=frame.left - 8, y=y(tick) + 4, class_="tick end")
+    for at, series in enumerate(power):
+        kind = f"s{at + 1}" if len(power) <= _MOST_NODES else "s1 faint"
+        yield tag("g", tag("path", tag("title", _told(series)), d=_path(series, x, y), class_="line thin"), class_=kind)
+
+
+def _told(series: Mapping[str, Any]) -> str:
+    watts = _watts(series)
+    return f"node {series.get('node')}\n{number(min(watts))} to {number(max(watts))} W, {str(series.get('provenance')).replace('-', ' ')}"
+
+
+def _watts(series: Mapping[str, Any]) -> list[float]:
+    return [watt for watt in series["w"] if watt is not None and math.isfinite(watt)] or [0.0]
+
+
+def _path(series: Mapping[str, Any], x: Scale, y: Scale) -> str:
+    """A gap in what is known is a gap in the line."""
+    bins = max(60, int((x.end - x.start) / 1.5))
+    known = [None if watt is None or not math.isfinite(watt) else float(watt) for watt in series["w"]]
+    path, pen = [], "M"
+    for time_s, watt in zip(binned(list(series["t_s"]), bins), binned(known, bins)):
+        if watt is None or time_s is None:
+            pen = "M"
+            continue
+        path.append(f"{pen}{x(time_s):.1f} {y(watt):.1f}")
+        pen = "L"
+    return "".join(path)
+
+
+def _lanes(sent: Sequence[_Span], ranks: Sequence[int], x: Scale, top: float) -> Iterator[str]:
+    yield tag("text", "communication", x=0, y=top - 8, class_="axis-name")
+    bins = int((x.end - x.start) / 1.5)
+    rows = []
+    for at, rank in enumerate(ranks):
+        spans = [(span.start_s, span.end_s, "c-allreduce") for span in sent if span.rank == rank]
+        rows.append([_cell(share) for share in shares(spans, end_s=x.high, bins=bins)])
+        yield tag("text", f"rank {rank}", x=x.start - 8, y=top + at * _LANE + 11, class_="tick end")
+        yield tag("rect", x=x.start, y=top + at * _LANE + 1, width=x.end - x.start, height=_LANE - 2, class_="lane")
+    yield cells(rows, x=x.start, y=top, width=x.end - x.start, height=_LANE)
+
+
+def _cell(share: Mapping[str, float]) -> str | None:
+    """Paler, the less of it is filled."""
+    return next((f"{kind} d{max(1, math.ceil(4 * filled))}" for kind, filled in share.items()), None)

@@ -1,0 +1,207 @@
+"""All configurations in one table that sorts, and that scripts copy as CSV or LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from farandole.report.comparing import Comparison, Pair
+from farandole.report.groups import Axis, Point
+from farandole.report.markup import Markup, join, tag
+from farandole.report.numbers import UNKNOWN, number, percent, plain, times
+from farandole.report.scaling import Scaling
+
+__all__ = ["compare_table", "components_table", "results_table"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """A figure: its name, its unit, and how it is read and written."""
+
+    name: str
+    value: Callable[[Point, Scaling | None], float | None]
+    unit: str = ""
+    text: Callable[[float], str] = number
+    spread: str = ""
+    """The figure whose least and most are said below."""
+    minor: bool = False
+    """Left out in print, where there is no room for all."""
+
+
+def _figure(name: str) -> Callable[[Point, Scaling | None], float | None]:
+    return lambda point, _: point.median(name)
+
+
+def _setting(*names: str) -> Callable[[Point, Scaling | None], float | None]:
+    def value(point: Point, _: Scaling | None) -> float | None:
+        found = [point.settings.get(name) for name in names] + [point.median(name) for name in names]
+        return next((float(one) for one in found if isinstance(one, (int, float))), None)
+
+    return value
+
+
+_COLUMNS = (
+    Column(name="nodes", value=_setting("nodes"), text=plain, minor=True),
+    Column(name="local batch", value=_setting("local_batch", "batch_size"), text=plain, minor=True),
+    Column(name="global batch", value=_setting("global_batch"), text=plain),
+    Column(name="rate", value=_setting("rate", "learning_rate"), text=plain, minor=True),
+    Column(name="total", unit="s", value=_figure("total_s"), spread="total_s"),
+    Column(name="load", unit="s", value=_figure("load_s")),
+    Column(name="broadcast", unit="s", value=_figure("broadcast_s"), minor=True),
+    Column(name="train", unit="s", value=_figure("train_s"), minor=True),
+    Column(name="epoch", unit="s", value=_figure("epoch_s"), minor=True),
+    Column(name="step", unit="ms", value=lambda point, _: _times(point.median("step_s"), 1e3), minor=True),
+    Column(name="speed-up", value=lambda _, scaling: scaling.speedup if scaling else None, text=times),
+    Column(name="efficiency", value=lambda _, scaling: scaling.efficiency if scaling else None, text=percent),
+    Column(name="samples/s", value=_figure("samples_per_s")),
+    Column(name="power", unit="W", value=_figure("power_w")),
+    Column(name="energy", unit="kJ", value=lambda point, _: _times(point.median("energy_j"), 1e-3)),
+    Column(name="J/sample", value=_figure("energy_per_sample_j"), minor=True),
+    Column(name="EDP", unit="kJ s", value=lambda point, _: _times(_edp(point), 1e-3), minor=True),
+    Column(name="loss", value=_figure("loss"), minor=True),
+    Column(name="accuracy", value=_figure("accuracy"), text=lambda value: f"{value:.3f}", minor=True),
+    Column(name="test loss", value=_figure("test_loss"), minor=True),
+    Column(name="test accuracy", value=_figure("test_accuracy"), text=lambda value: f"{value:.3f}", spread="test_accuracy"),
+)
+_OF_POWER = frozenset({"power", "energy", "J/sample", "EDP"})
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _edp(point: Point) -> float | None:
+    known, joules, time = point.median("edp_js"), point.median("energy_j"), point.median("total_s")
+    return known if known is not None else joules * time if joules is not None and time is not None else None
+
+
+def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scaling], varied: Sequence[str]) -> Markup:
+    """A row a configuration. Columns that nothing fills are left out."""
+    by_point = {id(one.point): one for one in scalings}
+    modelled = any(point.provenance == "modelled" for point in points)
+    shown = [
+        column for column in _COLUMNS if any(column.value(point, by_point.get(id(point))) is not None for point in points)
+    ]
+    named = list(dict.fromkeys([axis.name, *varied]))
+    hidden = {"local batch" if name == "batch_size" else name for name in named}
+    shown = [column for column in shown if column.name not in hidden]
+    head = [_heading(name.replace("_", " "), kind="word" if _is_word(points, name) else None) for name in named]
+    head += [
+        _heading(
+            column.name, column.unit, kind="minor" if column.minor else None,
+            caveat="modelled" if modelled and column.name in _OF_POWER else "",
+        )
+        for column in shown
+    ]  # fmt: skip
+    rows = [_row(point, by_point.get(id(point)), named, shown) for point in points]
+    return _table([*head, _heading("runs", kind="word")], rows, "results")
+
+
+def _is_word(points: Sequence[Point], name: str) -> bool:
+    return any(isinstance(point.settings.get(name), str) for point in points)
+
+
+def _heading(name: str, unit: str = "", *, kind: str | None = None, caveat: str = "") -> Markup:
+    below = ", ".join(filter(None, [unit, caveat]))
+    told = join([name, tag("span", below, class_="unit") if below else None])
+    full = f"{name}{f', {caveat}' if caveat else ''}{f' [{unit}]' if unit else ''}"
+    return tag("th", tag("button", told, type="button"), scope="col", data_name=full, class_=kind)
+
+
+def _row(point: Point, scaling: Scaling | None, named: Sequence[str], shown: Sequence[Column]) -> Markup:
+    cells = [_setting_cell(point.settings.get(name)) for name in named]
+    cells += [_cell(column, point, scaling) for column in shown]
+    return tag("tr", *cells, _runs(point), class_="none" if not point.attempts else None)
+
+
+def _setting_cell(value: object) -> Markup:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return tag("td", plain(value), data_v=f"{value:.10g}")
+    return tag("td", UNKNOWN if value is None else str(value), data_v="" if value is None else str(value), class_="word")
+
+
+def _cell(column: Column, point: Point, scaling: Scaling | None) -> Markup:
+    value, kind = column.value(point, scaling), "minor" if column.minor else None
+    if value is None:
+        return tag("td", UNKNOWN, data_v="", class_=kind)
+    spread = point.spread(column.spread) if column.spread else None
+    small = tag("small", f"{column.text(spread[0])}–{column.text(spread[1])}") if spread and spread[0] < spread[1] else None
+    return tag("td", column.text(value), small, data_v=f"{value:.6g}", class_=kind)
+
+
+def _runs(point: Point) -> Markup:
+    failed = tag("span", f"{len(point.failed)} failed", class_="mark bad") if point.failed else None
+    marks = [tag("span", mark, class_="mark") for mark in point.marks]
+    told = f"{len(point.attempts)}" + (f" ({len(point.failed)} failed)" if point.failed else "")
+    return tag("td", f"{len(point.attempts)}", failed, *marks, data_v=told, class_="runs")
+
+
+def _table(head: Sequence[str], rows: Sequence[str], name: str) -> Markup:
+    buttons = [
+        tag("button", f"Copy as {kind}", type="button", class_="copy", data_copy=kind.lower(), data_table=name)
+        for kind in ("CSV", "LaTeX")
+    ]
+    table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows), id=name)
+    return join([tag("div", table, class_="scroll", tabindex="0"), tag("p", *buttons, class_="buttons needs-script")])
+
+
+def components_table(components: Sequence[Mapping[str, Any]], total_s: float | None) -> Markup:
+    """Calls and seconds of an average rank; a component within another counts in both."""
+    head = [_heading("component", kind="word"), _heading("calls"), _heading("time", "s"), _heading("share of the run")]
+    rows = []
+    for row in components:
+        share = row["seconds"] / total_s if total_s else None
+        rows.append(
+            tag(
+                "tr", _setting_cell(row["name"]),
+                tag("td", number(row["calls"]), data_v=f"{row['calls']:.6g}"),
+                tag("td", number(row["seconds"]), data_v=f"{row['seconds']:.6g}"),
+                tag("td", percent(share, 1), data_v="" if share is None else f"{share:.6g}"),
+            )
+        )  # fmt: skip
+    return _table(head, rows, "components")
+
+
+def compare_table(comparison: Comparison) -> Markup:
+    """Both sides of every pair and what changed."""
+    figures = [
+        (words, figure)
+        for words, figure in (("total", "total_s"), ("load", "load_s"), ("broadcast", "broadcast_s"), ("train", "train_s"))
+        if any(pair.before.median(figure) is not None for pair in comparison.pairs)
+    ]
+    head = [_heading(comparison.axis.label)]
+    for words, _ in figures:
+        kind = None if words in ("total", "load") else "minor"
+        head += [_heading(f"{words}, before", "s", kind=kind), _heading("after", "s", kind=kind), _heading("change", kind=kind)]
+    head += [_heading("energy"), _heading("test accuracy", kind="word")]
+    rows = [
+        tag("tr", _setting_cell(pair.value), *(cell for _, figure in figures for cell in _changes(pair, figure)), *_ends(pair))
+        for pair in comparison.pairs
+    ]
+    return _table(head, rows, "comparison")
+
+
+def _changes(pair: Pair, figure: str) -> list[Markup]:
+    values = [point.median(figure) for point in (pair.before, pair.after)]
+    saved = pair.saved(figure)
+    kind = "" if figure in ("total_s", "load_s") else "minor"
+    cells = [tag("td", number(value), data_v="" if value is None else f"{value:.6g}", class_=kind) for value in values]
+    return [*cells, tag("td", _change(saved), data_v="" if saved is None else f"{-saved:.4f}", class_=f"strong {kind}")]
+
+
+def _change(saved: float | None) -> str:
+    return UNKNOWN if saved is None else f"{'−' if saved >= 0 else '+'}{percent(abs(saved))}"
+
+
+def _ends(pair: Pair) -> list[Markup]:
+    saved = pair.saved("energy_j")
+    if saved is None:
+        energy = tag("td", UNKNOWN, data_v="")
+    elif not pair.energy_is_measured:
+        energy = tag("td", "modelled: not compared", data_v="", class_="word")
+    else:
+        energy = tag("td", _change(saved), data_v=f"{-saved:.4f}", class_="strong")
+    told = " → ".join(f"{value:.3f}" if value is not None else UNKNOWN for value in (
+        pair.before.median("test_accuracy"), pair.after.median("test_accuracy")))  # fmt: skip
+    return [energy, tag("td", told, data_v=told, class_="word")]

@@ -1,0 +1,65 @@
+"""What a trace says of one run: steps of every rank, power and phases over time."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from farandole.observe.analysis import analyse
+from farandole.report.reading import Attempt, Study
+
+__all__ = ["Trace", "trace_of"]
+
+_FILES = ("timeline.json", "timeline.json.gz")
+
+
+@dataclass(kw_only=True, slots=True)
+class Trace:
+    """The analysis of one run's trace; empty, with a reason, where there is none."""
+
+    reason: str = ""
+    attempt: Attempt | None = None
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    residual_s: float | None = None
+    power: list[dict[str, Any]] = field(default_factory=list)
+    bands: list[dict[str, Any]] = field(default_factory=list)
+    """Phases of every rank."""
+    communication: list[dict[str, Any]] = field(default_factory=list)
+    """When training waited for it, of every rank."""
+    components: list[dict[str, Any]] = field(default_factory=list)
+    """Calls and seconds of an average rank, as a profiler lists them."""
+
+    @property
+    def of(self) -> str:
+        """Which run it is of, for captions."""
+        ranks = self.attempt.settings.get("ranks") if self.attempt else None
+        return "" if ranks is None else f"{ranks} rank{'' if ranks == 1 else 's'}"
+
+
+def trace_of(study: Study) -> Trace:
+    """Of the run on most ranks whose time is nearest to the median of its repeats."""
+    traced = [(attempt, path) for attempt in study.finished if (path := _file(attempt)) is not None]
+    if not traced:
+        return Trace(reason="No run of it has left a timeline.json in its run directory.")
+    attempt, path = _representative(traced)
+    try:
+        told = analyse(path)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        return Trace(reason=f"{path.name} of {attempt.key} cannot be read: {error}")
+    names = ("ranks", "residual_s", "power", "bands", "communication", "components")
+    return Trace(attempt=attempt, **{name: told[name] for name in names if told.get(name) is not None})
+
+
+def _file(attempt: Attempt) -> Path | None:
+    places = [attempt.run / name for name in _FILES] if attempt.run is not None else []
+    return next((path for path in places if path.is_file()), None)
+
+
+def _representative(traced: Sequence[tuple[Attempt, Path]]) -> tuple[Attempt, Path]:
+    most = max(int(attempt.settings.get("ranks") or 1) for attempt, _ in traced)
+    among = [one for one in traced if int(one[0].settings.get("ranks") or 1) == most]
+    middle = statistics.median(attempt.figure("total_s") or 0.0 for attempt, _ in among)
+    return min(among, key=lambda one: abs((one[0].figure("total_s") or 0.0) - middle))

@@ -1,0 +1,140 @@
+"""How far to believe the page: what was measured, how often, on what, and what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from farandole.report.groups import Point
+from farandole.report.numbers import count, number, percent, quantity
+from farandole.report.reading import Study
+from farandole.report.runs import Sampling, sampling_of
+from farandole.report.traces import Trace
+
+__all__ = ["Item", "trust_of"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One thing to know before believing: `level` is good, care, bad or none (not known)."""
+
+    name: str
+    value: str
+    level: str
+    words: str
+    """What it means, said on hover and in print."""
+
+
+def trust_of(study: Study, points: Sequence[Point], trace: Trace) -> list[Item]:
+    samplings = [found for attempt in study.finished if attempt.run and (found := sampling_of(attempt.run))]
+    items = [
+        _power(points, samplings),
+        _coverage(study, samplings),
+        _sampler(samplings),
+        _clock(trace),
+        _repeats(study, points),
+        _failed(study),
+        _oversubscribed(points),
+        _machine(study),
+        _git(study),
+    ]
+    return [item for item in items if item is not None]
+
+
+def _power(points: Sequence[Point], samplings: Sequence[Sampling]) -> Item:
+    kinds = {point.provenance for point in points if point.attempts}
+    sources = ", ".join(dict.fromkeys(source for found in samplings for source in found.sources))
+    told = f" ({sources})" if sources else ""
+    if "modelled" in kinds:
+        words = f"TDP × utilisation{told}: CPU time in other units, no measurement, no evidence of a saving."
+        return Item(name="power", value="modelled", level="care", words=words)
+    if kinds <= {"none"}:
+        return Item(name="power", value="not known", level="none", words="No run has a figure of energy.")
+    kind = "whole nodes" if kinds == {"measured-node"} else "parts of nodes"
+    return Item(name="power", value=f"measured, {kind}", level="good", words=f"Meters of {kind}{told}.")
+
+
+def _coverage(study: Study, samplings: Sequence[Sampling]) -> Item:
+    known = sum(attempt.figure("energy_j") is not None for attempt in study.finished)
+    covered = [found.covered for found in samplings if found.covered is not None]
+    if not known:
+        return Item(name="energy known", value="in no run", level="none", words=study.reason("energy_j") or "Power was not sampled.")
+    every = known == len(study.finished)
+    seen = f", {percent(min(covered))} of the time or more" if covered else ""
+    return Item(
+        name="energy known", value="in all runs" if every else f"in {known} of {len(study.finished)} runs",
+        level="good" if every else "care", words=f"Runs whose energy is known{seen}; the rest of a run is bridged.",
+    )  # fmt: skip
+
+
+def _sampler(samplings: Sequence[Sampling]) -> Item | None:
+    shares = [found.share_of_a_core for found in samplings if found.share_of_a_core is not None]
+    if not shares:
+        return None
+    worst = max(shares)
+    words = "What reading the meters cost, in the run where it cost most."
+    return Item(name="sampler", value=f"{percent(worst, 1)} of a core", level="good" if worst < 0.005 else "care", words=words)
+
+
+def _clock(trace: Trace) -> Item:
+    if trace.residual_s is None:
+        return Item(name="clock error", value="not known", level="none", words=trace.reason or "The trace does not say.")
+    return Item(
+        name="clock error", value=f"±{quantity(trace.residual_s, 's')}", level="good" if trace.residual_s < 1e-3 else "care",
+        words="How far the ranks' clocks may be apart in the trace, after they were aligned.",
+    )  # fmt: skip
+
+
+def _repeats(study: Study, points: Sequence[Point]) -> Item:
+    counts = sorted({len(point.attempts) for point in points if point.attempts})
+    if not counts:
+        return Item(name="repeats", value="none", level="bad", words="No run has finished.")
+    value = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    words = "Runs of each configuration; figures are medians, spreads from the least to the most."
+    once = "Each configuration was run once: nothing says how much figures vary."
+    return Item(name="repeats", value=value, level="good" if counts[0] > 2 else "care", words=once if counts[-1] == 1 else words)
+
+
+def _failed(study: Study) -> Item | None:
+    if study.is_run:
+        return None
+    planned, failed, missing = study.planned, len(study.failed), study.planned - len(study.attempts)
+    again = study.tries - len(study.attempts)
+    told = [f"{count(failed, 'point')} failed"] if failed else []
+    told += [f"{missing} not run yet"] if missing else []
+    told += [f"{count(again, 'attempt')} repeated"] if again else []
+    words = f"Of {planned} planned: {', '.join(told) or 'all finished'}."
+    value = f"{failed} of {planned}" + (f", {missing} to come" if missing else "")
+    return Item(name="failed runs", value=value, level="bad" if failed else "care" if missing else "good", words=words)
+
+
+def _oversubscribed(points: Sequence[Point]) -> Item | None:
+    ranks = sorted({point.ranks for point in points if "oversubscribed" in point.marks})
+    if not ranks:
+        return None
+    return Item(
+        name="oversubscribed", value=f"on {', '.join(map(str, ranks))} rank{'' if ranks == [1] else 's'}", level="bad",
+        words="More ranks than cores: they take turns, and their times say nothing of a machine with a core for each.",
+    )  # fmt: skip
+
+
+def _machine(study: Study) -> Item | None:
+    environment = study.about.get("environment") or {}
+    load, cores = (environment.get("load_average") or [None])[0], environment.get("cores")
+    if load is None or not cores:
+        return None
+    busy = load > 1.5 * cores
+    words = f"The load average was {number(load)} on {count(cores, 'core')} when it was recorded."
+    return Item(name="machine", value="busy" if busy else "quiet", level="care" if busy else "good", words=words)
+
+
+def _git(study: Study) -> Item | None:
+    git = study.about.get("git")
+    if not isinstance(git, dict):
+        return None
+    changed = bool(git.get("changed"))
+    words = "The folder had changes that no commit has." if changed else "Everything was committed."
+    return Item(
+        name="source", value=f"{str(git.get('commit'))[:10]}{' + changes' if changed else ''}", level="care" if changed else "good",
+        words=words,
+    )  # fmt: skip

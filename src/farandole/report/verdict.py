@@ -1,0 +1,178 @@
+"""The page in one sentence: what limits whom, and how far to believe it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from farandole.report.comparing import Comparison, Pair
+from farandole.report.figures.bars import PHASES
+from farandole.report.figures.quality import quality_of
+from farandole.report.groups import Axis, Point, Series, measure_of
+from farandole.report.numbers import count, number, percent, plain, seconds, times
+from farandole.report.reading import Study
+from farandole.report.scaling import CAUSES, Scaling
+
+__all__ = ["EFFICIENT", "comparison_verdict", "run_verdict", "study_verdict"]
+
+EFFICIENT = 0.8
+"""From here on a rank count is called efficient."""
+_LOST_ACCURACY = 0.02
+_WORDS = {cause.name: cause.words for cause in CAUSES}
+
+
+def study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling]) -> str:
+    points = [point for one in series for point in one.points]
+    if not study.finished:
+        reasons = [attempt.reason for attempt in study.failed if attempt.reason]
+        return f"No run has finished{f': {reasons[-1]}' if reasons else ''}."
+    if len(scalings) > 1:
+        clauses = [*_scaling(scalings), *_accuracy(scalings)]
+    else:
+        clauses = _best(series, axis)
+    return _sentence([*clauses, _power(points)])
+
+
+def _scaling(scalings: Sequence[Scaling]) -> list[str]:
+    # What ranks that share cores lose says nothing of a machine that has cores for them.
+    fair = [one for one in scalings if "oversubscribed" not in one.point.marks]
+    shared = [one.ranks for one in scalings if "oversubscribed" in one.point.marks]
+    alone = "Training alone: " if scalings[0].training_only else ""
+    first, *rest = _limit(fair) if len(fair) > 1 else [f"Only {count(fair[0].ranks if fair else 0, 'rank')} had cores of their own"]
+    clauses = [f"{alone}{first[0].lower()}{first[1:]}" if alone else first, *rest]
+    if shared:
+        clauses.append(f"{_ranks(shared)} ranks shared cores (oversubscribed) and say nothing of scaling")
+    return clauses
+
+
+def _limit(scalings: Sequence[Scaling]) -> list[str]:
+    good = scalings[0]
+    for one in scalings[1:]:
+        if one.efficiency < EFFICIENT:
+            break
+        good = one
+    beyond = [one for one in scalings if one.ranks > good.ranks]
+    if not beyond:
+        worst = next((cause for cause, share in good.losses.items() if share >= 0.02), None)
+        clause = f"Efficient to {good.ranks} ranks, the most that were run ({percent(good.efficiency)})"
+        return [clause, f"the largest loss is {_WORDS[worst]} ({percent(good.losses[worst])})"] if worst else [clause]
+    last = beyond[-1]
+    cause = next(iter(last.losses), None)
+    if good is scalings[0]:
+        clause = f"Not efficient beyond {count(good.ranks, 'rank')}: {percent(beyond[0].efficiency)} on {beyond[0].ranks}"
+        told = [] if cause is None else [f"{_WORDS[cause]} costs most ({percent(last.losses[cause])} of the time on {last.ranks})"]
+        return [clause, *told]
+    return [f"Efficient to {good.ranks} ranks ({percent(good.efficiency)})"] + (
+        [] if cause is None else [f"beyond that {_WORDS[cause]} dominates ({percent(last.losses[cause])} of the time on {last.ranks})"]
+    )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    *first, last = map(str, sorted(set(ranks)))
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _accuracy(scalings: Sequence[Scaling]) -> list[str]:
+    """Speed that is paid for with accuracy is no speed: said where it falls."""
+    found = quality_of([one.point for one in scalings])
+    if found is None or "accuracy" not in found[0]:
+        return []
+    known = [(one.ranks, value) for one in scalings if (value := one.point.median(found[0])) is not None]
+    if len(known) < 2:
+        return []
+    first, worst = known[0][1], min(known[1:], key=lambda one: one[1])
+    if worst[1] < first - _LOST_ACCURACY:
+        return [f"{found[1]} falls from {first:.2f} to {worst[1]:.2f} on {worst[0]}"]
+    return []
+
+
+def _best(series: Sequence[Series], axis: Axis) -> list[str]:
+    measure = measure_of([point for one in series for point in one.points])
+    if measure is None:
+        return ["Runs finished, but none says how long it took"]
+    figure, words = measure
+    points = [point for one in series for point in one.points if point.median(figure)]
+    if len(points) == 1:
+        return [f"One configuration: {words.lower()} {seconds(points[0].median(figure))} on {count(points[0].ranks, 'rank')}"]
+    quick, *_, slow = sorted(points, key=lambda point: point.median(figure) or 0.0)
+    factor = (slow.median(figure) or 0.0) / (quick.median(figure) or 1.0)
+    told = f"{'' if figure == 'total_s' else words.lower() + ' '}{seconds(quick.median(figure))}"
+    clauses = [f"Fastest with {axis.label} {_value(quick, axis)}: {told}, {times(factor)} as fast as {_value(slow, axis)}"]
+    found = quality_of(points)
+    if found is not None:
+        by = (lambda point: -(point.median(found[0]) or 0.0)) if "accuracy" in found[0] else (
+            lambda point: point.median(found[0]) or 0.0
+        )  # fmt: skip
+        best = min((point for point in points if point.median(found[0]) is not None), key=by)
+        clauses.append(f"best {found[1]} with {_value(best, axis)} ({number(best.median(found[0]))})")
+    return clauses
+
+
+def _value(point: Point, axis: Axis) -> str:
+    value = point.settings.get(axis.name)
+    return plain(value) if isinstance(value, (int, float)) else str(value)
+
+
+def _power(points: Sequence[Point]) -> str:
+    kinds = {point.provenance for point in points}
+    if "modelled" in kinds:
+        return "power modelled, not measured"
+    if kinds == {"none"}:
+        return "power not known"
+    return "power measured" + (" in part of the runs" if "none" in kinds else "")
+
+
+def run_verdict(study: Study) -> str:
+    attempt = study.attempts[0]
+    total = attempt.figure("total_s")
+    phases = sorted(
+        ((seconds_s, words) for name, words in PHASES.items() if (seconds_s := attempt.figure(f"{name}_s"))), reverse=True
+    )
+    ranks = int(attempt.settings.get("ranks") or 1)
+    epochs = attempt.figure("epochs")
+    trained = f" for {count(int(epochs), 'epoch')}" if epochs else ""
+    clauses = [f"{count(ranks, 'rank')} trained{trained} in {seconds(total)}"]
+    if phases and total:
+        told = [f"{words} took {percent(part_s / total)}" for part_s, words in phases[:2]]
+        clauses.append(" and ".join(told) + " of it")
+    found = quality_of([Point(settings={}, attempts=[attempt])])
+    if found:
+        clauses.append(f"{found[1]} {number(attempt.figure(found[0]))}")
+    return _sentence([*clauses, _power([Point(settings={}, attempts=[attempt])])])
+
+
+def comparison_verdict(comparison: Comparison) -> str:
+    """At the far end of the axis, where it matters most."""
+    pairs = [pair for pair in comparison.pairs if pair.saved("total_s") is not None]
+    if not pairs:
+        return f"{comparison.before} and {comparison.after} have no finished configuration in common."
+    pair = pairs[-1]
+    where = f"on {pair.value} rank{'' if pair.value == 1 else 's'}" if comparison.axis.name == "ranks" else f"with {comparison.axis.label} {pair.value}"
+    saved, factor = pair.saved("total_s") or 0.0, pair.factor("total_s")
+    change = f"{percent(saved)} less time" if saved >= 0 else f"{percent(-saved)} more time"
+    clauses = [f"{comparison.after} instead of {comparison.before}: {change} {where} ({times(factor)})", *_largest(pair)]
+    energy = pair.saved("energy_j")
+    if energy is not None:
+        clauses.append(
+            f"{percent(abs(energy))} {'less' if energy >= 0 else 'more'} energy"
+            if pair.energy_is_measured
+            else "energy is modelled and not compared"
+        )
+    return _sentence(clauses)
+
+
+def _largest(pair: Pair) -> list[str]:
+    changes = {
+        words: (before, after)
+        for name, words in PHASES.items()
+        if (before := pair.before.median(f"{name}_s")) is not None and (after := pair.after.median(f"{name}_s")) is not None
+    }
+    if not changes:
+        return []
+    words = max(changes, key=lambda name: abs(changes[name][0] - changes[name][1]))
+    before, after = changes[words]
+    return [f"most of it in {words}, {seconds(before)} → {seconds(after)}"]
+
+
+def _sentence(clauses: Sequence[str]) -> str:
+    told = "; ".join(clause for clause in clauses if clause)
+    return f"{told[:1].upper()}{told[1:]}."

@@ -1,0 +1,47 @@
+"""One browser for all tests of this directory, and pages for it to show."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chromium import NAMES, Browser, Tab, find_chromium
+from farandole.report import traces, write_report
+from studyfolder import Shape, make_run, make_study, stand_in_analyse
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = find_chromium()
+    if program is None:
+        pytest.skip(f"No browser (no {', '.join(NAMES)}). On Debian type: sudo make browser")
+    with Browser(program) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def tab(browser: Browser) -> Iterator[Tab]:
+    found = browser.tab()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(traces, "analyse", stand_in_analyse)
+        before = make_study(root / "pandas", Shape(loaders=("pandas",), repeats=2, trace=False))
+        after = make_study(root / "fast", Shape(repeats=2, trace=False))
+        return {
+            "study": write_report(make_study(root / "study", Shape(failures=((4, 1), (16, 0))))),
+            "comparison": write_report(before, after),
+            "run": write_report(make_run(root / "run")),
+            "many": write_report(
+                make_study(
+                    root / "many",
+                    Shape(ranks=(4, 8, 16, 32, 64), loaders=("pandas", "fast"), batch_sizes=(10, 20, 80), repeats=2, trace=False),
+                )
+            ),
+            "little": write_report(make_study(root / "little", Shape(power="none", accuracy=False, trace=False, repeats=1))),
+        }

@@ -1,0 +1,137 @@
+"""The report in a real browser: as readers see it, on any screen, with and without its script."""
+
+from pathlib import Path
+
+import pytest
+
+from chromium import Tab
+
+WIDE, NARROW, A4 = 1440, 390, 688
+
+# What is wrong with a page as it is laid out now: overflow, labels on each other or cut off, empty figures.
+LOOK_CLOSELY = """
+(() => {
+  const wrong = [];
+  const root = document.documentElement;
+  if (root.scrollWidth > root.clientWidth) wrong.push(`the page is ${root.scrollWidth} px wide on ${root.clientWidth}`);
+  for (const figure of document.querySelectorAll("figure")) {
+    const drawn = [...figure.querySelectorAll("svg")].filter((svg) => svg.getBoundingClientRect().width > 0);
+    const told = figure.querySelector(".missing");
+    if (drawn.length + (told ? 1 : 0) !== 1) wrong.push(`${figure.id}: ${drawn.length} pictures`);
+    for (const svg of drawn) {
+      const boxes = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+      for (const [text, box] of boxes) {
+        if (box.right > root.clientWidth + 1 || box.left < -1) wrong.push(`${figure.id}: "${text}" is cut off`);
+        if (box.height < 7) wrong.push(`${figure.id}: "${text}" is ${box.height.toFixed(1)} px high`);
+      }
+      for (let one = 0; one < boxes.length; one++)
+        for (let other = one + 1; other < boxes.length; other++) {
+          const [first, a] = boxes[one], [second, b] = boxes[other];
+          const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+          const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+          // Boxes include the room above and below letters.
+          if (across > 1 && down > 4) wrong.push(`${figure.id}: "${first}" lies on "${second}"`);
+        }
+    }
+  }
+  return wrong;
+})()
+"""
+COLOURS = "getComputedStyle(document.documentElement).backgroundColor + getComputedStyle(document.querySelector('h1')).color"
+COLUMN = "[...document.querySelectorAll('#results tbody tr')].map((row) => row.cells[{at}].dataset.v)"
+
+
+def middle_of(tab: Tab, selector: str) -> tuple[float, float]:
+    """Of the first visible match, which is brought into view; the page hears of the scrolling one frame later."""
+    x, y = tab.run(
+        f"""(async () => {{
+          const seen = [...document.querySelectorAll({selector!r})].find((one) => one.getBoundingClientRect().width > 0);
+          seen.scrollIntoView({{block: "center"}});
+          for (const _ of [1, 2]) await new Promise(requestAnimationFrame);
+          const box = seen.getBoundingClientRect();
+          return [box.left + box.width / 2, box.top + box.height / 2];
+        }})()"""
+    )
+    return x, y
+
+
+def tip(tab: Tab) -> str:
+    return str(tab.run("new Promise((done) => requestAnimationFrame(() => done(tip.hidden ? '' : tip.textContent)))"))
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW, 768])
+@pytest.mark.parametrize("page", ["study", "comparison", "many", "run", "little"])
+def test_pages_fit_and_labels_keep_apart(tab: Tab, pages: dict[str, Path], page: str, width: int) -> None:
+    tab.look(pages[page], width=width)
+    assert tab.run(LOOK_CLOSELY) == []
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize("page", ["study", "comparison", "many"])
+def test_print_fits_on_a4_in_light_colours(tab: Tab, pages: dict[str, Path], page: str) -> None:
+    tab.look(pages[page], width=A4, media="print", dark=True)
+    assert tab.run(LOOK_CLOSELY) == []
+    assert tab.run(COLOURS) == "rgb(255, 255, 255)rgb(26, 29, 33)"
+    assert tab.run("getComputedStyle(document.querySelector('.copy')).display") == "none"
+
+
+def test_dark_is_dark(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.look(pages["study"], width=WIDE)
+    light = tab.run(COLOURS)
+    tab.look(pages["study"], width=WIDE, dark=True)
+    assert tab.run(COLOURS) == "rgb(20, 23, 26)rgb(231, 233, 236)"
+    assert light == "rgb(255, 255, 255)rgb(26, 29, 33)"
+    assert tab.complaints == []
+
+
+def test_pointing_at_a_figure_tells_its_numbers(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.look(pages["study"], width=WIDE)
+    tab.point_at(*middle_of(tab, "#figure-time .ink .dot"))
+    assert "ranks 1\ntotal 20" in tip(tab)
+    tab.point_at(*middle_of(tab, "#figure-efficiency .c-load.fill"))
+    assert "loading data: " in tip(tab)
+    tab.point_at(*middle_of(tab, "#figure-heat svg"))
+    assert tip(tab).startswith("rank ")
+    tab.point_at(*middle_of(tab, "#figure-timeline .p-train.fill"))
+    assert "training" in tip(tab)
+    assert "at " in tip(tab)
+    assert tab.run("[...document.querySelectorAll('.cursor')].filter((one) => one.getAttribute('visibility') === 'visible').length") == 1
+    tab.point_at(*middle_of(tab, "h1"))
+    assert tip(tab) == ""
+    assert tab.complaints == []
+
+
+def test_a_click_on_a_heading_sorts(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.look(pages["study"], width=WIDE)
+    heading = "[...document.querySelectorAll('#results th')].find((th) => th.dataset.name === 'total [s]')"
+    at = tab.run(f"{heading}.cellIndex")
+    times = [float(text) for text in tab.run(COLUMN.format(at=at))]
+    assert times == sorted(times, reverse=True)
+    tab.run(f"{heading}.querySelector('button').click()")
+    assert [float(text) for text in tab.run(COLUMN.format(at=at))] == sorted(times)
+    tab.run(f"{heading}.querySelector('button').click()")
+    assert [float(text) for text in tab.run(COLUMN.format(at=at))] == times
+    assert tab.run(f"{heading}.getAttribute('aria-sort')") == "descending"
+
+
+def test_tables_are_copied_as_csv_and_latex(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.look(pages["study"], width=WIDE)
+    tab.run("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    tab.run("document.querySelector('[data-copy=csv][data-table=results]').click()")
+    head, *rows = str(tab.run("window.copied")).strip().split("\n")
+    assert head.startswith("ranks,nodes,local batch,global batch,rate,total [s]")
+    assert [row.split(",")[0] for row in rows] == ["1", "2", "4", "8", "16"]
+    tab.run("document.querySelector('[data-copy=latex][data-table=results]').click()")
+    latex = str(tab.run("window.copied"))
+    assert latex.startswith("\\begin{tabular}{rrrr")
+    assert latex.count("\\\\") == 6
+    tab.run("document.querySelector('.command .copy').click()")
+    assert tab.run("window.copied") == "farandole study strong nt3 --ranks 1,2,4,8,16 --repeats 3"
+
+
+def test_everything_can_be_read_without_script(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.look(pages["study"], width=WIDE, script=False)
+    assert tab.run(LOOK_CLOSELY) == []
+    assert tab.run("document.documentElement.className + getComputedStyle(document.querySelector('.buttons')).display") == "none"
+    assert tab.run("document.querySelectorAll('svg title').length") > 50
+    assert "Efficient to 4 ranks" in tab.run("document.querySelector('.verdict').innerText")

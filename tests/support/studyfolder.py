@@ -1,0 +1,280 @@
+"""Folders as `farandole study` and `farandole run` leave them, made by arithmetic: the same on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+__all__ = ["Shape", "analysis", "large_study", "make_run", "make_study", "stand_in_analyse"]
+
+ENVIRONMENT = {
+    "cpu": "Example 9000 Processor",
+    "cores": 8,
+    "memory_bytes": 64_000_000_000,
+    "system": "Linux 6.1 x86_64",
+    "python": "3.11.7",
+    "packages": {"farandole": "0.1.0", "numpy": "2.4.6", "mpi4py": "4.1.2", "keras": "3.15.1", "torch": "2.13.0"},
+    "load_average": [0.41, 0.5, 0.6],
+}
+GIT = {"commit": "5b8bafb0c3d2e1f40516273849506a7b8c9d0e1f", "changed": False}
+PHASES = ("start", "load", "preprocess", "build", "broadcast", "train", "evaluate", "save")
+
+
+@dataclass(kw_only=True, slots=True)
+class Shape:
+    """What a made-up study is of, and what it lacks."""
+
+    kind: str = "strong"
+    ranks: Sequence[int] = (1, 2, 4, 8, 16)
+    loaders: Sequence[str] = ("fast",)
+    batch_sizes: Sequence[int] = (20,)
+    rates: Sequence[float] = (0.001,)
+    repeats: int = 3
+    failures: Sequence[tuple[int, int]] = ()
+    """Ranks and repeats of the points that fail."""
+    power: str = "modelled"
+    accuracy: bool = True
+    trace: bool = True
+    """Of the last run on most ranks."""
+    cores: int = 8
+    title: str = "NT3, strong scaling"
+
+
+def make_study(folder: Path, shape: Shape | None = None) -> Path:
+    shape = shape or Shape()
+    folder.mkdir(parents=True, exist_ok=True)
+    points = list(_points(shape))
+    lines = [_line(folder, shape, point) for point in points]
+    about = {
+        "schema": 1,
+        "kind": shape.kind,
+        "title": shape.title,
+        "benchmark": "nt3",
+        "preset": "demo",
+        "command": f"farandole study {shape.kind} nt3 --ranks {','.join(map(str, shape.ranks))} --repeats {shape.repeats}",
+        "base": {"ranks": shape.ranks[0], "batch_size": shape.batch_sizes[0], "loader": shape.loaders[0]},
+        "points": points,
+        "environment": {**ENVIRONMENT, "cores": shape.cores},
+        "git": GIT,
+        "created": "2026-03-02T09:30:00+00:00",
+    }
+    (folder / "study.json").write_text(json.dumps(about, indent=1))
+    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def large_study(folder: Path) -> Path:
+    """200 points: 5 rank counts, 2 loaders, 4 batch sizes, 5 repeats; with a trace of 64 ranks."""
+    return make_study(
+        folder,
+        Shape(ranks=(4, 8, 16, 32, 64), loaders=("pandas", "fast"), batch_sizes=(10, 20, 40, 80), repeats=5, cores=128),
+    )
+
+
+def _points(shape: Shape) -> Iterable[dict[str, Any]]:
+    for loader in shape.loaders:
+        for batch in shape.batch_sizes:
+            for rate in shape.rates:
+                for ranks in shape.ranks:
+                    settings = {
+                        "ranks": ranks, "nodes": max(1, ranks // 8), "batch_size": batch, "rate": rate * ranks,
+                        "loader": loader, "seed": 2017,
+                    }  # fmt: skip
+                    if shape.kind == "lr":
+                        settings["rate"] = rate
+                    key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
+                    for repeat in range(shape.repeats):
+                        yield {"key": key, "settings": settings, "repeat": repeat}
+
+
+def _line(folder: Path, shape: Shape, point: dict[str, Any]) -> dict[str, Any]:
+    settings, repeat = point["settings"], point["repeat"]
+    run = f"points/{point['key']}-{repeat}"
+    (folder / run).mkdir(parents=True, exist_ok=True)
+    (folder / run / "log.txt").write_text("rank 0: epoch 1\n")
+    line = {
+        "schema": 1, "study": shape.kind, **point, "status": "ok", "reason": None, "started": "2026-03-02T09:31:00+00:00",
+        "run": run, "marks": _marks(shape, settings), "figures": {}, "reasons": {},
+    }  # fmt: skip
+    if (settings["ranks"], repeat) in shape.failures:
+        return line | {"status": "failed", "reason": f"rank 1 of {settings['ranks']} was killed (signal 9)", "wall_s": 3.2}
+    figures = _figures(shape, settings, Random(f"{point['key']}-{repeat}"))
+    reasons = {} if figures["energy_j"] is not None else {"energy_j": "no sensor was found and no model was asked for"}
+    if not shape.accuracy:
+        reasons["test_accuracy"] = "the command is a script of the user, which reports no accuracy"
+    if shape.power != "none":
+        (folder / run / "power.json").write_text(json.dumps(_power(figures, shape)))
+    if shape.trace and repeat == shape.repeats - 1 and settings["ranks"] == max(shape.ranks):
+        (folder / run / "timeline.json").write_text(json.dumps(analysis(settings["ranks"], figures, shape.power)))
+    return line | {"wall_s": figures["total_s"] + 1, "figures": figures, "reasons": reasons}
+
+
+def _marks(shape: Shape, settings: dict[str, Any]) -> list[str]:
+    marks = ["oversubscribed"] if settings["ranks"] > shape.cores * settings["nodes"] else []
+    return marks + (["modelled power"] if shape.power == "modelled" else [])
+
+
+def _figures(shape: Shape, settings: dict[str, Any], random: Random) -> dict[str, Any]:
+    ranks, batch = settings["ranks"], settings["batch_size"]
+    noise = random.gauss(1.0, 0.012)
+    doublings = math.log2(ranks)
+    load_s = {"pandas": 31.0, "fast": 5.2}.get(settings["loader"], 12.0) * (1 + 0.015 * ranks) * noise
+    share = 1 if shape.kind == "weak" else ranks
+    compute_s = 190.0 / share * (20 / batch) ** 0.35 * noise
+    wait_s = 0.35 * doublings * noise
+    exposed_s = wait_s + (0.4 * doublings + 0.05 * ranks) * random.gauss(1.0, 0.05)
+    stall_s = 0.12 * noise
+    train_s = compute_s + exposed_s + stall_s
+    broadcast_s = (0.02 if ranks == 1 else 0.2 + 0.06 * load_s * doublings / 4) * noise
+    evaluate_s, preprocess_s = 1.1 * noise, 0.5 * noise
+    total_s = train_s + load_s + broadcast_s + evaluate_s + preprocess_s + 2.4
+    epochs = 384 if shape.kind == "weak" else max(1, 384 // ranks)
+    samples = 1120 * 384 / share * ranks
+    watts = (95 + 12 * min(ranks, 8)) * settings["nodes"] if shape.power != "none" else None
+    energy_j = None if watts is None else watts * total_s
+    accuracy = min(0.99, 1 - 0.008 * 1.75**doublings * (0.5 + batch / 40)) + random.gauss(0, 0.003)
+    return {
+        "total_s": total_s, "load_s": load_s, "preprocess_s": preprocess_s, "broadcast_s": broadcast_s, "train_s": train_s,
+        "evaluate_s": evaluate_s, "epoch_s": train_s / epochs, "step_s": train_s / epochs / 56,
+        "samples_per_s": samples / train_s, "comm_bytes": 62_000_000 * 56 * epochs, "comm_s": exposed_s * 2.1,
+        "exposed_s": exposed_s, "wait_s": wait_s, "data_stall_s": stall_s, "peak_bytes": 1_900_000_000,
+        "energy_j": energy_j, "power_w": watts, "energy_per_sample_j": None if energy_j is None else energy_j / samples,
+        "edp_js": None if energy_j is None else energy_j * total_s, "power_provenance": shape.power,
+        "loss": 0.02 * 1.5**doublings if shape.accuracy else None, "accuracy": min(1.0, accuracy + 0.01) if shape.accuracy else None,
+        "test_loss": 0.03 * 1.5**doublings if shape.accuracy else None, "test_accuracy": accuracy if shape.accuracy else None,
+        "global_batch": batch * ranks, "local_batch": batch, "epochs": epochs, "parameters": 15_482_222,
+    }  # fmt: skip
+
+
+def _power(figures: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    total = {
+        "energy_j": figures["energy_j"], "mean_w": figures["power_w"], "provenance": shape.power, "reason": "",
+        "duration_s": figures["total_s"], "bridged_s": 0.004 * figures["total_s"],
+        "source": "model 80 W (a guess: 10 W a core, 8 cores)" if shape.power == "modelled" else "RAPL package-0 + RAPL dram",
+    }  # fmt: skip
+    return {"total": total, "phases": {}, "nodes": [{"host": "n1", "sampler": {"share_of_a_core": 0.0031, "interval_s": 0.1}}]}
+
+
+def analysis(ranks: int, figures: dict[str, Any], power: str = "modelled") -> dict[str, Any]:
+    """What analysing the trace of such a run gives; rank 3 is late, as is every hundredth step."""
+    random = Random(ranks)
+    names = ("load", "preprocess", "broadcast", "train", "evaluate")
+    ends, at = {}, 2.4
+    for name in names:
+        ends[name] = (at, at := at + figures[f"{name}_s"])
+    step_s = max(0.004, figures["step_s"])
+    steps = min(600, max(24, round(figures["train_s"] / step_s)))
+    return {
+        "ranks": [
+            {
+                "rank": rank, "phases": {name: figures[f"{name}_s"] for name in names}, "comm_s": figures["comm_s"],
+                "steps": [_step(step_s, rank, step, random) for step in range(steps)], "exposed_s": figures["exposed_s"],
+                "hidden_s": figures["comm_s"] - figures["exposed_s"], "wait_s": figures["wait_s"],
+                "data_stall_s": figures["data_stall_s"],
+            }
+            for rank in range(ranks)
+        ],
+        "residual_s": 14e-6,
+        "power": [] if power == "none" else [_watts(node, ends, power, random) for node in range(max(1, ranks // 8))],
+        "bands": [band for rank in range(ranks) for band in _bands(rank, ends, random)],
+        "communication": [stretch for rank in range(ranks) for stretch in _communication(rank, ends)],
+        "components": [
+            {"name": name, "calls": float(calls), "seconds": figures[figure]}
+            for name, calls, figure in (
+                ("fit", 1, "train_s"), ("read", 2, "load_s"), ("allreduce", steps, "comm_s"), ("wait for gradients", steps, "exposed_s"),
+                ("broadcast", 1, "broadcast_s"),
+            )
+        ],
+    }  # fmt: skip
+
+
+def _step(step_s: float, rank: int, step: int, random: Random) -> float:
+    slow = (1.35 if rank == 3 else 1.0) * (1.8 if step % 100 == 99 else 1.0) * (12.0 if step == 0 else 1.0)
+    return round(step_s * slow * random.gauss(1.0, 0.05), 6)
+
+
+def _watts(node: int, ends: dict[str, tuple[float, float]], power: str, random: Random) -> dict[str, Any]:
+    levels = {"load": 98.0, "preprocess": 110.0, "broadcast": 90.0, "train": 176.0, "evaluate": 150.0}
+    last = max(end for _, end in ends.values())
+    times = [round(0.1 * at, 1) for at in range(int(10 * last) + 12)]
+    watts = []
+    for time in times:
+        name = next((name for name, (start, end) in ends.items() if start <= time < end), "")
+        watts.append(round(levels.get(name, 82.0) + 3 * node + random.gauss(0, 4 if name == "train" else 1.2), 1))
+    return {"node": f"n{node + 1}", "t_s": times, "w": watts, "provenance": power}
+
+
+def _bands(rank: int, ends: dict[str, tuple[float, float]], random: Random) -> Iterable[dict[str, Any]]:
+    late = random.random() * 0.3
+    yield {"rank": rank, "name": "start", "start_s": 0.0, "end_s": ends["load"][0]}
+    for name, (start, end) in ends.items():
+        slower = late if name == "load" else 0.0
+        sooner = late if name in ("preprocess", "broadcast") else 0.0
+        yield {"rank": rank, "name": name, "start_s": start + sooner, "end_s": end + slower}
+
+
+def _communication(rank: int, ends: dict[str, tuple[float, float]]) -> Iterable[dict[str, Any]]:
+    start, end = ends["broadcast"]
+    yield {"rank": rank, "start_s": start, "end_s": end}
+    start, end = ends["train"]
+    every = (end - start) / 120
+    for at in range(120):
+        yield {"rank": rank, "start_s": start + (at + 0.62) * every, "end_s": start + (at + 0.97) * every}
+
+
+def make_run(folder: Path, *, ranks: int = 4, epochs: int = 8, trace: bool = True) -> Path:
+    """A run directory, as `farandole run nt3` leaves it, without power."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = Random(ranks)
+    shape = Shape(power="none")
+    figures = _figures(shape, {"ranks": ranks, "nodes": 1, "batch_size": 20, "loader": "fast", "rate": 0.001}, random)
+    phases = {name: figures.get(f"{name}_s", {"start": 2.0, "build": 0.25}.get(name, 0.15)) for name in PHASES}
+    seconds = {name: [value * random.gauss(1.0, 0.02) for _ in range(ranks)] for name, value in phases.items()}
+    seconds["total"] = [sum(seconds[name][rank] for name in PHASES) for rank in range(ranks)]
+    record = {
+        "schema": 1, "farandole": "0.1.0", "benchmark": "nt3", "preset": "demo", "framework": "torch", "ranks": ranks,
+        "trained_as": ranks, "started": "2026-03-02T09:31:00+00:00", "settings": SETTINGS,
+        "plan": {"ranks": ranks, "epochs": epochs, "steps": 56, "local_batch": 20, "rate": 0.001 * ranks,
+                 "samples_per_epoch": 1120, "global_batch": 20 * ranks},
+        "notes": [], "parameters": 125_574,
+        "seconds": {name: _summary(values) | {"ranks": values} for name, values in seconds.items()},
+        "epoch_s": _summary([figures["train_s"] / epochs]), "step_s": _summary([figures["train_s"] / epochs / 56]),
+        "samples_per_s": 3211.4,
+        "epochs": [
+            {"epoch": epoch, "seconds": 2.0, "validation_s": 0.1, "rate": 0.002, "loss": 0.7 * 0.6**epoch, "accuracy": 1 - 0.4 * 0.55**epoch,
+             "val_loss": 0.75 * 0.66**epoch, "val_accuracy": 1 - 0.45 * 0.6**epoch}
+            for epoch in range(1, epochs + 1)
+        ],
+        "final": {"train": {"loss": 0.02, "accuracy": 0.99}, "validation": {}, "test": {"loss": 0.06, "accuracy": 0.981}},
+        "communication": {"bytes": [129_092_128] * ranks, "seconds": [1.6] * ranks, "exposed_s": [0.9] * ranks},
+        "memory": {"peak_bytes": [717_676_544] * ranks}, "hosts": ["n1"] * ranks, "environment": ENVIRONMENT, "git": GIT,
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(record))
+    if trace:
+        (folder / "timeline.json").write_text(json.dumps(analysis(ranks, figures, "none")))
+    return folder
+
+
+SETTINGS: dict[str, Any] = {
+    "benchmark": "nt3", "preset": "demo", "framework": "torch", "data_dir": "out/data/nt3-demo", "make_data": False,
+    "output_dir": "out/nt3", "parallel": "epochs", "work": "strong", "lr_scaling": "linear", "batch_scaling": "none",
+    "warmup_epochs": 0, "emulate_ranks": 0, "epochs": 32, "batch_size": 20, "learning_rate": 0.001, "optimizer": "adam",
+    "dense": [200, 20], "shuffle": True, "dropout": 0.1,
+}  # fmt: skip
+
+
+def _summary(values: Sequence[float]) -> dict[str, float]:
+    middle = sorted(values)[len(values) // 2]
+    return {"min": min(values), "median": middle, "max": max(values)}
+
+
+def stand_in_analyse(path: Path) -> dict[str, Any]:
+    """For `farandole.observe.analysis.analyse`: these folders' traces are analysed already."""
+    told: dict[str, Any] = json.loads(path.read_text())
+    return told

@@ -1,0 +1,149 @@
+"""Figures of timelines whose truth is known."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from farandole.errors import DataError
+from farandole.observe import timeline
+from farandole.observe.analysis import analyse, as_text
+from farandole.observe.clock import Clock
+
+MS = 1_000_000
+
+
+def record(path: Path, rank: int, size: int, spans: list[tuple], *, origin_ns: int, clock: Clock | None = None) -> None:
+    """Spans: (track, name, start and end in ms since the origin, arguments)."""
+    timeline.start(path, rank=rank, size=size, host=f"n{rank}", origin_ns=origin_ns, clock=clock)
+    for track, name, start_ms, end_ms, *args in spans:
+        timeline.span(track, name, origin_ns + int(start_ms * MS), origin_ns + int(end_ms * MS), *args)
+    timeline.stop()
+
+
+def merged(path: Path, *ranks: list[tuple]) -> dict:
+    origin_ns = time.monotonic_ns()
+    for rank, spans in enumerate(ranks):
+        record(path, rank, len(ranks), spans, origin_ns=origin_ns)
+    timeline.merge_parts(path)
+    return analyse(path)
+
+
+def figures(rank: dict, *names: str) -> dict[str, float]:
+    return {name: round(rank[name] * 1e3, 3) for name in names}
+
+
+def test_hidden_exposed_and_waited_for(tmp_path):
+    # Rank 1 is ready for the step's gradients 6 ms after rank 0, which waits for it; both are done at 30.
+    ranks = [
+        [
+            ("training", "DATA", 0, 2),
+            ("training", "BACKWARD", 5, 20),
+            ("communication 1", "ALLREDUCE", 10, 18),
+            ("communication 2", "ALLREDUCE", 15, 22),
+            ("communication", "ALLREDUCE", 22, 30),
+            ("training", "WAIT_FOR_GRADIENTS", 20, 30, {"step": 0}),
+            ("training", "OPTIMIZER", 30, 33),
+            ("steps", "STEP", 0, 33, {"step": 0}),
+        ],
+        [
+            ("training", "BACKWARD", 5, 26),
+            ("communication 1", "ALLREDUCE", 16, 30),
+            ("training", "WAIT_FOR_GRADIENTS", 26, 30, {"step": 0}),
+            ("training", "OPTIMIZER", 30, 33),
+            ("steps", "STEP", 0, 33, {"step": 0}),
+        ],
+    ]
+    found = merged(tmp_path / "t.json", *ranks)
+    names = ("comm_s", "exposed_s", "hidden_s", "wait_s", "data_stall_s", "optimizer_s")
+    # Two threads at once are one time: communication from 10 to 30.
+    assert list(figures(found["ranks"][0], *names).values()) == [20, 10, 10, 6, 2, 3]
+    assert list(figures(found["ranks"][1], *names).values()) == [14, 4, 10, 0, 0, 3]
+    assert [rank["steps"] for rank in found["ranks"]] == [[pytest.approx(0.033)]] * 2
+    assert found["residual_s"] == 0 and found["condensed"] is None
+    assert [(b["rank"], b["name"]) for b in found["bands"]] == [(0, "train"), (1, "train")]
+    assert [round(stretch["start_s"] * 1e3) for stretch in found["communication"]] == [20, 26]
+    json.dumps(found, allow_nan=False)
+
+
+def test_collectives_by_name_are_exposed_unless_nobody_waits_for_them(tmp_path):
+    ranks = [
+        [
+            ("broadcast.w", "NEGOTIATE_BROADCAST", 0, 50),
+            ("broadcast.w", "BROADCAST", 50, 60),
+            ("allreduce.x", "NEGOTIATE_ALLREDUCE", 70, 80, {"async": True}),
+            ("allreduce.x", "ALLREDUCE", 80, 90, {"async": True}),
+        ],
+        [("broadcast.w", "NEGOTIATE_BROADCAST", 45, 50), ("broadcast.w", "BROADCAST", 50, 60)],
+    ]
+    found = merged(tmp_path / "t.json", *ranks)
+    names = ("comm_s", "exposed_s", "hidden_s", "wait_s")
+    assert list(figures(found["ranks"][0], *names).values()) == [20, 60, 10, 45]
+    assert list(figures(found["ranks"][1], *names).values()) == [10, 15, 0, 0]
+    rows = {row["name"]: (row["calls"], round(row["seconds"] * 1e3, 3)) for row in found["components"]}
+    assert rows["broadcast"] == (1, 10) and rows["allreduce"] == (0.5, 5)
+
+
+def test_phases_stand_still_while_others_inside_them_run(tmp_path):
+    spans = [("phases", "load", 10, 30), ("phases", "preprocess", 0, 40), ("phases", "train", 40, 100)]
+    (rank,) = merged(tmp_path / "t.json", spans)["ranks"]
+    assert {name: round(s * 1e3, 3) for name, s in rank["phases"].items()} == {"preprocess": 20, "load": 20, "train": 60}
+
+
+def test_drifting_clocks_are_put_right(tmp_path):
+    path, origin_ns = tmp_path / "t.json", time.monotonic_ns()
+    record(path, 0, 2, [("training", "A", 0, 1), ("training", "B", 1000, 1001)], origin_ns=origin_ns)
+    # Rank 1's clock is 5 s behind in the begin, and loses 2 ms a second.
+    timeline.start(path, rank=1, size=2, host="n1", origin_ns=origin_ns - 5_000 * MS, clock=Clock(
+        offset_ns=5_000 * MS, residual_ns=20_000, how="asked"))  # fmt: skip
+    timeline.span("training", "A", origin_ns - 5_000 * MS, origin_ns - 4_999 * MS)
+    timeline.span("training", "B", origin_ns - 4_002 * MS, origin_ns - 4_001 * MS)
+    now_ns = time.monotonic_ns()
+    drifted_ns = round((now_ns - origin_ns + 5_000 * MS) * (2 / 998))
+    timeline.stop(Clock(offset_ns=5_000 * MS + drifted_ns, residual_ns=30_000, how="asked"))
+    timeline.merge_parts(path)
+    spans = [e for e in json.loads(path.read_text()) if e["ph"] == "X"]
+    starts = {(e["pid"], e["name"]): e["ts"] / 1000 for e in spans}
+    assert starts[1, "A"] == pytest.approx(starts[0, "A"], abs=0.01)
+    assert starts[1, "B"] == pytest.approx(starts[0, "B"], abs=0.05)
+    found = analyse(path)
+    assert found["residual_s"] == pytest.approx(30e-6)
+    assert found["clock"] == "asked, at the begin and at the end"
+    assert "at most 30.0 us" in as_text(found)
+
+
+def test_a_file_of_another_kind_is_told(tmp_path):
+    other = tmp_path / "other.json"
+    other.write_text('[\n{"ph":"X","pid":0,"tid":0,"ts":1,"dur":1,"name":"a"}\n]\n')
+    with pytest.raises(DataError, match="no timeline that farandole has merged"):
+        analyse(other)
+    other.write_text("not json")
+    with pytest.raises(DataError, match="line 1: 'not json' is no event"):
+        analyse(other)
+    with pytest.raises(DataError, match="cannot be read"):
+        analyse(tmp_path / "absent.json")
+
+
+def test_power_is_drawn_with_its_provenance(tmp_path, monkeypatch):
+    from farandole.observe.power import session
+    from powertree import Machine
+
+    Machine(tmp_path / "bare").proc()
+    monkeypatch.setenv("FARANDOLE_POWER_ROOT", str(tmp_path / "bare"))
+    monkeypatch.setenv("FARANDOLE_TIMELINE_POWER", "1")
+    monkeypatch.setenv("FARANDOLE_NODE", "n0")
+    session.forget_energy()
+    path = tmp_path / "t.json"
+    timeline.start(path, rank=0, size=1, host="n0")
+    time.sleep(0.45)
+    timeline.stop()
+    session.forget_energy()
+    timeline.merge_parts(path)
+    (node,) = analyse(path)["power"]
+    assert (node["node"], node["provenance"]) == ("n0", "modelled")
+    assert len(node["t_s"]) == len(node["w"]) >= 2 and node["t_s"] == sorted(node["t_s"])
+    assert all(0 <= at <= 1 for at in node["t_s"]) and node["energy_j"] is not None
+    counters = [e for e in json.loads(path.read_text()) if e["ph"] == "C"]
+    assert counters[0]["name"] == "power of parts n0" and set(counters[0]["args"]) == {"cpu", "memory"}
+    assert "J, modelled" in as_text(analyse(path))

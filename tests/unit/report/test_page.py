@@ -1,0 +1,163 @@
+"""The whole page: every section is there or says why not, and the file needs nothing but itself."""
+
+import json
+import re
+import shlex
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from farandole.report import traces, write_report
+from farandole.report.runs import command_of
+from studyfolder import Shape, large_study, make_run, make_study, stand_in_analyse
+
+OF_A_STUDY = ("time", "efficiency", "energy", "accuracy", "heat", "timeline")
+EMPTY = {"meta", "br", "col", "hr"}
+
+
+class Page(HTMLParser):
+    """Text by the id of the element around it; complains of elements that do not nest."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text()
+        self.inside: dict[str, str] = {}
+        self._open: list[tuple[str, str | None]] = []
+        self.feed(self.source)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in EMPTY:
+            self._open.append((tag, dict(attrs).get("id")))
+            self.inside.setdefault(self._open[-1][1] or "", "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop()[0] == tag
+
+    def handle_data(self, data: str) -> None:
+        for _, name in self._open:
+            if name:
+                self.inside[name] += data
+
+    def drawn(self, name: str) -> bool:
+        return "<svg" in self.source.split(f'id="figure-{name}"')[1].split("</figure>")[0]
+
+
+@pytest.fixture(autouse=True)
+def analysed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "analyse", stand_in_analyse)
+
+
+def test_a_study_has_every_figure_and_its_data(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, Shape(failures=((4, 1), (16, 0)), cores=64))
+    page = Page(write_report(folder))
+    assert [name for name in OF_A_STUDY if not page.drawn(name)] == []
+    assert "modelled" in page.inside["figure-energy"]
+    assert "modelled" in page.inside["figure-timeline"]
+    data = json.loads(page.inside["data"])
+    assert len(data["results"]) == 15
+    assert data["about"]["git"]["commit"] in page.source
+    assert 'data-text="farandole study strong nt3 --ranks 1,2,4,8,16 --repeats 3"' in page.source
+    assert "energykJ, modelled" in page.inside["results"]
+    assert not re.search(r"(src|href|url)\s*[=(]", page.source)
+    assert "http" not in re.sub(r"farandole|https?://www.w3.org/\S+", "", page.source)
+
+
+def test_what_is_missing_says_why(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path, Shape(power="none", accuracy=False, trace=False, repeats=1))))
+    assert [name for name in OF_A_STUDY if page.drawn(name)] == ["time", "efficiency"]
+    assert "no sensor was found" in page.inside["figure-energy"]
+    assert "which reports no accuracy" in page.inside["figure-accuracy"]
+    assert "timeline.json" in page.inside["figure-heat"]
+    assert "timeline.json" in page.inside["figure-timeline"]
+
+
+def test_a_trace_without_power_is_drawn_and_says_so(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path, Shape(power="none", ranks=(1, 2), repeats=1))))
+    assert page.drawn("timeline")
+    assert "No power: no sensor was found" in page.inside["figure-timeline"]
+
+
+def test_a_trace_that_cannot_be_read_is_a_reason_too(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, Shape(ranks=(1, 2), repeats=1))
+    for path in folder.rglob("timeline.json"):
+        path.write_text("{")
+    assert "cannot be read" in Page(write_report(folder)).inside["figure-heat"]
+
+
+def test_a_study_without_results_is_a_page(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False))
+    (folder / "results.jsonl").write_text("")
+    page = Page(write_report(folder))
+    assert "No run has finished." in page.source
+    assert not [name for name in OF_A_STUDY if page.drawn(name)]
+
+
+def test_two_studies_are_compared(tmp_path: Path) -> None:
+    shape = {"ranks": (1, 2, 4), "repeats": 1, "trace": False}
+    before = make_study(tmp_path / "a", Shape(loaders=("pandas",), **shape))  # type: ignore[arg-type]
+    after = make_study(tmp_path / "b", Shape(loaders=("fast",), **shape))  # type: ignore[arg-type]
+    page = Page(write_report(before, after))
+    assert page.drawn("compare")
+    assert page.drawn("compare-time")
+    assert not page.drawn("compare-energy")
+    assert "no evidence of a saving" in page.inside["figure-compare-energy"]
+    assert "4 ranks" in page.inside["figure-compare"]
+    assert "modelled: not compared" in page.inside["comparison"]
+    assert len(json.loads(page.inside["data"])["compared_with"]["results"]) == 3
+    assert 'data-text="farandole report a b"' in page.source
+
+
+def test_a_single_run_has_its_own_page(tmp_path: Path) -> None:
+    page = Page(write_report(make_run(tmp_path)))
+    for name in ("phases", "history-loss", "history-accuracy", "heat", "timeline"):
+        assert page.drawn(name), name
+    assert "allreduce" in page.inside["components"]
+
+
+def test_words_of_others_stay_text(tmp_path: Path) -> None:
+    hostile = "</script><img src=x onerror=alert(1)><!--"
+    page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False, title=hostile))))
+    assert "<img" not in page.source
+    assert json.loads(page.inside["data"])["about"]["title"] == hostile
+
+
+def test_200_points_are_quick_and_light(tmp_path: Path) -> None:
+    folder = large_study(tmp_path)
+    assert len((folder / "results.jsonl").read_text().splitlines()) == 200
+    start = time.process_time()
+    path = write_report(folder)
+    assert time.process_time() - start < 5
+    assert path.stat().st_size < 3_000_000
+    assert "5 of 8 configurations are drawn" in path.read_text()
+
+
+def test_the_command_of_a_run_has_every_setting_and_is_understood() -> None:
+    from farandole.cli import main
+    from farandole.train.settings import RunSettings
+
+    given = RunSettings.from_flat({"benchmark": "nt3", "preset": "test", "dense": [30, 10], "work": "weak"}).as_flat()
+    words = shlex.split(command_of({"benchmark": "nt3", "ranks": 3, "settings": given}) or "")
+    assert words[:6] == ["farandole", "run", "nt3", "-n", "3", "--weak"]
+    assert words[words.index("--dense") + 1 : words.index("--dense") + 3] == ["30", "10"]
+    typed = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
+    assert {name for name, value in given.items() if value is not None} - typed <= {
+        "benchmark", "output_dir", "make_data", "work", "emulate_ranks"
+    }  # fmt: skip
+    assert main([*words[1:], "--list"]) == 0
+
+
+def test_the_command_writes_the_page_and_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from farandole.cli import main
+
+    folder = make_study(tmp_path / "study", Shape(ranks=(1, 2), repeats=1, trace=False))
+    assert main(["report", str(folder)]) == 0
+    assert capsys.readouterr().out.strip() == str(folder / "report.html")
+    assert main(["report", str(folder), str(tmp_path / "absent")]) == 1
+    assert "absent is not there" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []

@@ -1,0 +1,73 @@
+"""Efficiency and losses, where the true ones are known."""
+
+import pytest
+
+from farandole.report.groups import Point
+from farandole.report.reading import Attempt
+from farandole.report.scaling import parts_s, scaling_of
+
+
+def point(ranks: int, **figures: float | None) -> Point:
+    attempt = Attempt(
+        key="k", settings={"ranks": ranks}, repeat=0, ok=True, reason=None, run=None, marks=(), figures=figures, reasons={}
+    )
+    return Point(settings={"ranks": ranks}, attempts=[attempt])
+
+
+def run(ranks: int, *, load: float, train: float, exposed: float | None = None, wait: float | None = None, **more: float) -> Point:
+    total = load + train + sum(more.values())
+    figures = {"load_s": load, "train_s": train, "exposed_s": exposed, "wait_s": wait, **more}
+    return point(ranks, total_s=total, **figures)
+
+
+def test_perfect_strong_scaling_loses_nothing() -> None:
+    base, four = scaling_of([run(1, load=8.0, train=92.0), run(4, load=2.0, train=23.0)], weak=False)
+    assert (base.efficiency, four.efficiency, four.speedup, four.losses) == (1.0, 1.0, 4.0, {})
+
+
+def test_perfect_weak_scaling_takes_the_same_time() -> None:
+    _, four = scaling_of([run(1, load=8.0, train=92.0), run(4, load=8.0, train=92.0)], weak=True)
+    assert (four.efficiency, four.speedup) == (1.0, 4.0)
+
+
+def test_losses_are_what_each_part_takes_beyond_its_share() -> None:
+    _, four = scaling_of(
+        [run(1, load=10.0, train=90.0, exposed=0.0, wait=0.0), run(4, load=10.0, train=30.0, exposed=7.5, wait=2.5)], weak=False
+    )
+    assert four.efficiency == pytest.approx(25 / 40)
+    assert four.losses == pytest.approx({"load": 7.5 / 40, "allreduce": 5 / 40, "straggler": 2.5 / 40})
+    assert sum(four.losses.values()) + four.efficiency == pytest.approx(1.0)
+    assert list(four.losses) == ["load", "allreduce", "straggler"]
+
+
+def test_losses_are_net_of_gains_and_still_add_up() -> None:
+    _, two = scaling_of([run(1, load=10.0, train=90.0), run(2, load=15.0, train=40.0)], weak=False)
+    assert two.gained_s == pytest.approx(5.0)
+    assert two.losses == pytest.approx({"load": 5 / 55})
+    assert two.efficiency == pytest.approx(50 / 55)
+
+
+def test_parts_add_up_to_the_total() -> None:
+    parts = parts_s(run(2, load=3.0, train=20.0, exposed=6.0, wait=9.0, data_stall_s=1.0, evaluate_s=2.0, start_s=4.0))
+    assert sum(parts.values()) == pytest.approx(30.0)
+    assert parts["straggler"] == 6.0
+    assert parts["allreduce"] == 0.0
+
+
+def test_a_point_that_does_not_tell_waiting_apart_is_compared_with_training_as_a_whole() -> None:
+    _, two = scaling_of([run(1, load=0.0, train=100.0, exposed=1.0), run(2, load=0.0, train=60.0)], weak=False)
+    assert two.losses == pytest.approx({"compute": 10 / 60})
+
+
+def test_the_base_is_on_the_fewest_ranks_and_points_without_a_time_are_left_out() -> None:
+    found = scaling_of([run(8, load=1.0, train=9.0), point(2, total_s=None), run(4, load=1.0, train=19.0)], weak=False)
+    assert [one.ranks for one in found] == [4, 8]
+    assert found[1].speedup == pytest.approx(8.0)
+    assert scaling_of([point(1, total_s=None)], weak=False) == []
+
+
+def test_without_any_total_training_is_compared_alone() -> None:
+    _, four = scaling_of([point(1, train_s=80.0), point(4, train_s=25.0)], weak=False)
+    assert four.training_only
+    assert four.efficiency == pytest.approx(0.8)
+    assert four.losses == pytest.approx({"compute": 0.2})

@@ -1,0 +1,64 @@
+"""Traces as pictures: phases within phases, gaps in what is known, thousands of ranks."""
+
+import time
+
+from farandole.report.figures.heat import heat_figure
+from farandole.report.figures.timeline import timeline_figure
+from farandole.report.traces import Trace
+
+
+def band(name: str, start_s: float, end_s: float, rank: int = 0) -> dict[str, object]:
+    return {"rank": rank, "name": name, "start_s": start_s, "end_s": end_s}
+
+
+def drawn(**found: object) -> str:
+    figure = timeline_figure(Trace(**found), "it was not sampled")  # type: ignore[arg-type]
+    assert figure.draw is not None
+    return figure.draw(1000.0)
+
+
+def test_a_phase_stands_still_while_one_inside_it_runs() -> None:
+    text = drawn(bands=[band("preprocess", 0, 10), band("load", 2, 8), band("train", 10, 20), band("load", 0, 3, rank=1)])
+    assert text.count('class="fill p-preprocess"') == 2
+    assert "rank 0: preprocessing\n2.00\u202fs, from 0 to 2.00 s" in text
+    assert "rank 0: preprocessing\n2.00\u202fs, from 8.00 to 10.0 s" in text
+    assert "rank 0: loading\n6.00\u202fs" in text
+    assert "rank 1: loading\n3.00\u202fs" in text
+
+
+def test_phases_that_a_script_has_named_have_colours_too() -> None:
+    text = drawn(bands=[band("warm up", 0, 1), band("solve", 1, 5)])
+    assert 'class="fill s1"' in text
+    assert 'class="fill s2"' in text
+    assert "solve</li>" in text
+
+
+def test_a_gap_in_the_power_is_a_gap_in_the_line() -> None:
+    power = {"node": "n1", "t_s": [0.0, 1.0, 2.0, 3.0, 4.0], "w": [90.0, 91.0, None, 92.0, 93.0], "provenance": "modelled"}
+    text = drawn(power=[power])
+    line = next(path for path in text.split("<path") if "watts" not in path and "modelled" in path)
+    assert line.split(' d="')[1].split('"')[0].count("M") == 2
+    assert "watts (modelled)" in text
+
+
+def test_without_a_trace_the_reason_is_given() -> None:
+    figure = timeline_figure(Trace(reason="No run has left a trace."), "")
+    assert (figure.draw, figure.reason) == (None, "No run has left a trace.")
+
+
+def test_1536_ranks_are_drawn_in_little_time_and_text() -> None:
+    ranks = range(1536)
+    trace = Trace(
+        ranks=[{"rank": rank, "steps": [0.1 + 0.001 * ((rank * step) % 7) for step in range(120)]} for rank in ranks],
+        bands=[band(name, 10.0 * at, 10.0 * at + 9, rank) for rank in ranks for at, name in enumerate(("load", "train", "save"))],
+        communication=[{"rank": rank, "start_s": 10.0 + at, "end_s": 10.5 + at} for rank in ranks for at in range(8)],
+        power=[{"node": f"n{node}", "t_s": [0.0, 15.0, 30.0], "w": [90.0, 180.0, 95.0]} for node in range(256)],
+    )
+    start = time.process_time()
+    heat, timeline = heat_figure(trace), timeline_figure(trace, "")
+    assert heat.draw and timeline.draw
+    text = heat.draw(1120.0) + timeline.draw(1120.0)
+    assert time.process_time() - start < 3
+    assert len(text) < 400_000
+    assert "the slowest of 24 neighbours" in heat.caption
+    assert ">rank 1535</text>" in text

@@ -1,0 +1,121 @@
+"""The sentence on top says what limits a run, and never more than is known."""
+
+import json
+from pathlib import Path
+
+from farandole.report.content import Content, content_of
+from farandole.report.reading import read_folder
+from studyfolder import Shape, make_run, make_study
+
+
+def content(folder: Path, other: Path | None = None, **shape: object) -> Content:
+    make_study(folder, Shape(**{"repeats": 1, "trace": False, "cores": 64, **shape}))  # type: ignore[arg-type]
+    return content_of(read_folder(folder), None if other is None else read_folder(other))
+
+
+def test_where_efficiency_ends_and_why(tmp_path: Path) -> None:
+    (verdict,) = content(tmp_path).verdicts
+    assert verdict.startswith("Efficient to 4 ranks (8")
+    assert "; beyond that loading data dominates (" in verdict
+    assert "test accuracy falls from 0.99 to 0.9" in verdict
+    assert verdict.endswith("; power modelled, not measured.")
+
+
+def test_all_rank_counts_may_be_efficient(tmp_path: Path) -> None:
+    (verdict,) = content(tmp_path, kind="weak", ranks=(1, 2, 4), power="measured-node").verdicts
+    assert verdict.startswith("Efficient to 4 ranks, the most that were run (100%)")
+    assert verdict.endswith("; power measured.")
+
+
+def test_none_may_be(tmp_path: Path) -> None:
+    (verdict,) = content(tmp_path, ranks=(1, 16), power="none", accuracy=False).verdicts
+    assert verdict.startswith("Not efficient beyond 1 rank: 4")
+    assert verdict.endswith("power not known.")
+
+
+def test_ranks_that_share_cores_say_nothing_of_scaling(tmp_path: Path) -> None:
+    found = content(tmp_path, ranks=(1, 2, 4), cores=2)
+    assert "Efficient to 2 ranks, the most that were run" in found.verdicts[0]
+    assert "4 ranks shared cores (oversubscribed) and say nothing of scaling" in found.verdicts[0]
+    chip = next(item for item in found.trust if item.name == "oversubscribed")
+    assert (chip.value, chip.level) == ("on 4 ranks", "bad")
+
+
+def test_no_run_has_finished(tmp_path: Path) -> None:
+    found = content(tmp_path, ranks=(2,), failures=((2, 0),))
+    assert found.verdicts == ["No run has finished: rank 1 of 2 was killed (signal 9)."]
+    assert all(figure.reason for figure in found.figures)
+
+
+def test_other_studies_name_the_fastest_and_the_best(tmp_path: Path) -> None:
+    (verdict,) = content(tmp_path, kind="batch", ranks=(4,), batch_sizes=(10, 80)).verdicts
+    assert verdict.startswith("Fastest with batch size 80: ")
+    assert "best test accuracy with 10 (" in verdict
+
+
+def test_a_single_run(tmp_path: Path) -> None:
+    (verdict,) = content_of(read_folder(make_run(tmp_path, trace=False)), None).verdicts
+    assert verdict.startswith("4 ranks trained for 8 epochs in ")
+    assert "training took " in verdict
+    assert "test accuracy 0.981; power not known." in verdict
+
+
+def test_a_comparison_says_what_changed_and_claims_no_modelled_saving(tmp_path: Path) -> None:
+    make_study(tmp_path / "fast", Shape(repeats=1, trace=False, cores=64))
+    found = content(tmp_path / "pandas", tmp_path / "fast", loaders=("pandas",))
+    assert found.verdicts[0].startswith("Fast instead of pandas: ")
+    assert "less time on 16 ranks" in found.verdicts[0]
+    assert "most of it in loading, " in found.verdicts[0]
+    assert found.verdicts[0].endswith("energy is modelled and not compared.")
+
+
+def test_a_measured_saving_is_told(tmp_path: Path) -> None:
+    measured = {"ranks": (1, 2), "power": "measured-node"}
+    make_study(tmp_path / "fast", Shape(repeats=1, trace=False, **measured))  # type: ignore[arg-type]
+    found = content(tmp_path / "pandas", tmp_path / "fast", loaders=("pandas",), **measured)
+    assert "% less energy." in found.verdicts[0]
+    energy = next(figure for figure in found.figures if figure.name == "compare-energy")
+    assert energy.draw is not None
+    assert energy.caption.startswith("Measured. At best ")
+
+
+def test_variants_within_one_study_are_compared(tmp_path: Path) -> None:
+    found = content(tmp_path, ranks=(1, 2), loaders=("pandas", "fast"))
+    assert found.verdicts[0].startswith("Fast instead of pandas: ")
+    assert found.figures[0].name == "compare"
+
+
+def test_trust_counts_failures_and_repeats(tmp_path: Path) -> None:
+    found = content(tmp_path, repeats=3, failures=((4, 1), (16, 0)))
+    chips = {item.name: (item.value, item.level) for item in found.trust}
+    assert chips["failed runs"] == ("2 of 15", "bad")
+    assert chips["repeats"] == ("2 to 3", "care")
+    assert chips["power"] == ("modelled", "care")
+    assert chips["energy known"] == ("in all runs", "good")
+    assert chips["sampler"] == ("0.31% of a core", "good")
+    assert chips["clock error"] == ("not known", "none")
+    assert [note for note in found.notes if "was killed" in note and "log.txt" in note]
+
+
+def test_a_busy_machine_and_uncommitted_changes_are_told(tmp_path: Path) -> None:
+    make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False))
+    about = json.loads((tmp_path / "study.json").read_text())
+    about["git"]["changed"] = True
+    about["environment"]["load_average"] = [40.0, 1.0, 1.0]
+    (tmp_path / "study.json").write_text(json.dumps(about))
+    chips = {item.name: item for item in content_of(read_folder(tmp_path), None).trust}
+    assert (chips["machine"].value, chips["machine"].level) == ("busy", "care")
+    assert chips["source"].value.endswith(" + changes")
+
+
+def test_others_tables_without_totals_are_shown_by_what_they_have(tmp_path: Path) -> None:
+    make_study(tmp_path, Shape(ranks=(1, 2, 4), repeats=1, trace=False, power="none"))
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["figures"] = {name: line["figures"][name] for name in ("train_s", "test_accuracy")} | {"loss": float("nan")}
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = content_of(read_folder(tmp_path), None)
+    assert found.verdicts[0].startswith("Training alone: efficient to 4 ranks, the most that were run (9")
+    figures = {figure.name: figure for figure in found.figures}
+    assert (figures["time"].title, figures["time"].reason) == ("Training time against ranks", "")
+    assert (figures["efficiency"].title, figures["efficiency"].reason) == ("Efficiency and losses of training", "")
