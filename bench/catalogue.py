@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench import loading, sampling
+from bench import loading, nt3, sampling
 from bench.cases import Case, Measured
 from bench.estimates import median
 from bench.launching import measure_keras, measure_on_hosts, measure_on_ranks, steps_as_shipped
@@ -110,6 +110,26 @@ def _keras(quick: bool) -> Outcome:
             if backend == "torch":
                 outcome.rows.append(compared(case, "farandole", "DDP", least=1.2))
     return outcome
+
+
+def _nt3_step(quick: bool) -> Outcome:
+    """On each backend against its fastest form; targets are 1/1.05."""
+    outcome = Outcome()
+    for backend in ("torch", "tensorflow", "jax"):
+        # On torch the form that is fastest may change with the size.
+        for features, steps in ((600, 12), (6_048, 1)) if backend == "torch" and not quick else ((600, 12),):
+            settings = {"features": features, "block_steps": steps, "budget_s": 5.0 if quick else 30.0}
+            measured = measure_keras(1, backend, settings, module="nt3_steps", threads=2)
+            outcome.measured.append(measured)
+            (case,) = measured.cases
+            peer = fastest(case, case.notes["peers"])
+            outcome.rows.append(compared(case, "farandole", peer, least=round(1 / 1.05, 3)))
+    return outcome
+
+
+def _nt3(quick: bool) -> Outcome:
+    rows, cases = nt3.measure(quick=quick)
+    return Outcome(rows=rows, measured=[Measured(cases=cases, facts={})])
 
 
 def _hosts(quick: bool) -> Outcome:
@@ -222,6 +242,12 @@ BENCHMARKS = {
         ),
         Benchmark(name="resnet", summary="training step of ResNet-50 at 64x64 against DDP", run=_resnet),
         Benchmark(name="keras", summary="Keras fit() on torch, TensorFlow and JAX, MLP and conv net", run=_keras),
+        Benchmark(
+            name="nt3-step", summary="NT3's training step against torch, TensorFlow and JAX without Keras", run=_nt3_step
+        ),
+        Benchmark(
+            name="nt3", summary="NT3's demo, files to accuracy, against Keras with pandas, and against DDP", run=_nt3
+        ),
         Benchmark(
             name="parameter-server",
             summary="the MLP's step with 3 workers and without a server, against one with it",

@@ -17,7 +17,15 @@ from bench.cases import Measured
 if TYPE_CHECKING:
     from tests.support.hosts import Network
 
-__all__ = ["BenchmarkFailed", "measure_keras", "measure_on_hosts", "measure_on_ranks", "steps_as_shipped"]
+__all__ = [
+    "BenchmarkFailed",
+    "launch_words",
+    "measure_keras",
+    "measure_on_hosts",
+    "measure_on_ranks",
+    "run",
+    "steps_as_shipped",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 _TIMEOUT_S = 400.0
@@ -37,20 +45,22 @@ def measure_on_ranks(
         out = Path(folder) / "measured.json"
         script = [sys.executable, "-m", "bench.on_ranks", what, json.dumps(settings), str(out)]
         where = ["--hosts", hosts] if hosts else []
-        command = [*_farandole(ranks), *where, "--threads", "1", "--", *script]
+        command = [*launch_words(ranks), *where, "--threads", "1", "--", *script]
         if network is None:
-            _run(command)
+            run(command)
         else:
-            _run(network.on_head(command), network.variables)
+            run(network.on_head(command), network.variables)
         return Measured.from_json(json.loads(out.read_text()))
 
 
-def measure_keras(ranks: int, backend: str, settings: dict[str, Any]) -> Measured:
-    """Run keras_steps on one backend, in the same way."""
+def measure_keras(
+    ranks: int, backend: str, settings: dict[str, Any], *, module: str = "keras_steps", threads: int = 1
+) -> Measured:
+    """Run keras_steps, or another module, on one backend, in the same way."""
     with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder:
         out = Path(folder) / "measured.json"
-        script = [sys.executable, "-m", "bench.keras_steps", json.dumps(settings), str(out)]
-        _run([*_farandole(ranks), "--threads", "1", "--", *script], {"KERAS_BACKEND": backend})
+        script = [sys.executable, "-m", f"bench.{module}", json.dumps(settings), str(out)]
+        run([*launch_words(ranks), "--threads", str(threads), "--", *script], {"KERAS_BACKEND": backend})
         return Measured.from_json(json.loads(out.read_text()))
 
 
@@ -70,21 +80,21 @@ def steps_as_shipped(kind: str, ranks: int, steps: int) -> list[float]:
     """Seconds of the steps of a whole run, started as users start it: with `farandole launch` or torchrun."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     starters = {
-        "farandole": [*_farandole(ranks), "--", sys.executable, "-m"],
+        "farandole": [*launch_words(ranks), "--", sys.executable, "-m"],
         "ddp": [*torchrun, "-m"],
     }
     with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder:
         out = Path(folder) / "steps.json"
-        _run([*starters[kind], "bench.shipped", kind, str(steps), str(out)])
+        run([*starters[kind], "bench.shipped", kind, str(steps), str(out)])
         seconds: list[float] = json.loads(out.read_text())
         return seconds
 
 
-def _farandole(ranks: int) -> list[str]:
+def launch_words(ranks: int) -> list[str]:
     return [sys.executable, "-m", "farandole", "launch", "-n", str(ranks)]
 
 
-def _run(command: list[str], variables: Mapping[str, str] | None = None) -> None:
+def run(command: list[str], variables: Mapping[str, str] | None = None) -> None:
     """Standard output is the table's: whatever ranks say goes to standard error."""
     process = subprocess.Popen(
         command, cwd=ROOT, env=_environment() | dict(variables or {}), stdin=subprocess.DEVNULL, stdout=sys.stderr

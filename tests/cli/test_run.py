@@ -71,7 +71,8 @@ def test_what_is_kept(finished: tuple[Path, subprocess.CompletedProcess[str]]) -
     assert set(record["final"]["test"]) == {"loss", "accuracy"}
     with (folder / "history.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [float(row["val_loss"]) for row in rows] == [epoch["val_loss"] for epoch in record["epochs"]]
+    for name in ("loss", "val_loss", "test_loss", "test_accuracy"):
+        assert [float(row[name]) for row in rows] == [epoch[name] for epoch in record["epochs"]]
     names = {event.get("name") for event in json.loads((folder / "timeline.json").read_text())}
     assert {"load", "preprocess", "broadcast", "train", "evaluate"} <= names
 
@@ -93,12 +94,19 @@ def test_what_the_timeline_says(finished: tuple[Path, subprocess.CompletedProces
 
 
 def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
-    options = ["--data-dir", str(data), "--epochs", "1", "--json", "--train_steps", "2", "--optimizer", "lars", "--power"]
-    run = farandole("run", "nt3", *options, *SMALL, cwd=tmp_path)
+    # A rate at which nothing is learnt, and less validation than test data: every epoch's test is the last one's.
+    options = ["--data-dir", str(data), "--epochs", "2", "--json", "--train_steps", "2", "--optimizer", "lars", "--power"]
+    still = ["--learning_rate", "1e-30", "--val_steps", "1", "--batch_size", "4"]
+    run = farandole("run", "nt3", *options, *SMALL, *still, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     record: dict[str, Any] = json.loads(run.stdout)
     assert record["plan"]["steps"] == 2 and record["settings"]["optimizer"] == "lars"
-    assert "epoch 1/1" in run.stderr
+    assert "epoch 2/2" in run.stderr
+    for epoch in record["epochs"]:
+        found = {name: epoch[f"test_{name}"] for name in ("loss", "accuracy")}
+        assert found == pytest.approx(record["final"]["test"], rel=1e-5)
+        assert epoch["val_loss"] != pytest.approx(epoch["test_loss"], rel=1e-5)
+    assert record["epochs"][0]["test_s"] > 0
     folder = tmp_path / record["settings"]["output_dir"]
     assert (folder / "run.json").is_file()
     power = json.loads((folder / record["files"]["power"]).read_text())
@@ -197,6 +205,16 @@ def test_optuna_searches(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("best validation accuracy 0.")
+
+
+def test_deephyper_searches(tmp_path: Path) -> None:
+    pytest.importorskip("deephyper")
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "deephyper_search.py"), "--evaluations", "1", "--epochs", "1"],
+        capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("best validation accuracy 0.") and "'dense'" in run.stdout
 
 
 def test_list(tmp_path: Path) -> None:

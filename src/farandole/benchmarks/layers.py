@@ -11,7 +11,17 @@ from keras import ops
 
 from farandole.errors import SettingsError
 
-__all__ = ["Conv1D", "Latent", "LocallyConnected1D", "dropout", "initializer"]
+__all__ = [
+    "Conv1D",
+    "Latent",
+    "LocallyConnected1D",
+    "MaxPooling1D",
+    "convolution_and_pool",
+    "dropout",
+    "initializer",
+]
+
+GROWING = ("elu", "leaky_relu", "linear", "relu", "relu6", "selu", "sigmoid", "softplus", "softsign", "tanh")
 
 
 def initializer(name: str) -> Any:
@@ -33,19 +43,55 @@ def dropout(rate: float) -> Any:
 
 @keras.saving.register_keras_serializable("farandole")
 class Conv1D(keras.layers.Conv1D):
-    """Keras' own, without padding; on torch in two dimensions, one of length 1, which is the faster kernel there."""
+    """Keras' own, without padding; on torch in two dimensions, one of length 1, which is the faster kernel there.
+
+    (batch, length, channels) in memory is torch's channels-last layout: nothing is copied on the way in or out.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        if keras.backend.backend() != "torch":
+            return super().call(inputs)
+        import torch
+
+        kernel = _as_image(self.kernel.value.permute(2, 0, 1)).contiguous(memory_format=torch.channels_last)
+        found = torch.nn.functional.conv2d(
+            _as_image(inputs), kernel, self.bias.value, stride=(1, self.strides[0])
+        )
+        return self.activation(_from_image(found))
+
+
+@keras.saving.register_keras_serializable("farandole")
+class MaxPooling1D(keras.layers.MaxPooling1D):
+    """Keras' own, without padding; on torch in the layout its inputs have."""
 
     def call(self, inputs: Any) -> Any:
         if keras.backend.backend() != "torch":
             return super().call(inputs)
         from torch.nn import functional
 
-        batch, length, channels = inputs.shape
-        # reshape, not unsqueeze: torch must not take a single channel for the channels-last layout.
-        image = inputs.transpose(1, 2).reshape(batch, channels, 1, length)
-        kernel = self.kernel.value.permute(2, 1, 0).unsqueeze(2).contiguous()
-        found = functional.conv2d(image, kernel, self.bias.value, stride=(1, self.strides[0]))
-        return self.activation(found.squeeze(2).transpose(1, 2))
+        window, stride = (1, self.pool_size[0]), (1, self.strides[0])
+        return _from_image(functional.max_pool2d(_as_image(inputs), window, stride))
+
+
+def _as_image(values: Any) -> Any:
+    """(batch, length, channels) -> (batch, channels, 1, length), of the same memory."""
+    return values.permute(0, 2, 1).unsqueeze(2)
+
+
+def _from_image(values: Any) -> Any:
+    return values.squeeze(2).permute(0, 2, 1)
+
+
+def convolution_and_pool(convolution: Any, pool: int, activation: str) -> list[Any]:
+    """A convolution without activation, the largest of each `pool` values, and the activation.
+
+    The largest value stays the largest through an activation that grows: pooled first, there are fewer to activate.
+    """
+    activated = keras.layers.Activation(activation)
+    if pool == 1:
+        return [convolution, activated]
+    pooling = MaxPooling1D(pool)
+    return [convolution, pooling, activated] if activation in GROWING else [convolution, activated, pooling]
 
 
 @keras.saving.register_keras_serializable("farandole")

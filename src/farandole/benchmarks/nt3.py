@@ -77,7 +77,7 @@ def build(parameters: NT3, data: TrainingData) -> Any:
     import keras
     from keras import layers
 
-    from farandole.benchmarks.layers import Conv1D, dropout, initializer
+    from farandole.benchmarks.layers import Conv1D, convolution_and_pool, dropout, initializer
 
     def start() -> Any:
         return initializer(parameters.initialization)
@@ -85,11 +85,9 @@ def build(parameters: NT3, data: TrainingData) -> Any:
     model = keras.Sequential([keras.Input((data.features, 1))], name="nt3")
     check_fits(parameters.convolutions, data.features)
     for filters, width, stride, pool in parameters.convolutions:
-        model.add(
-            Conv1D(filters, width, stride, activation=parameters.activation, kernel_initializer=start())
-        )
-        if pool > 1:
-            model.add(layers.MaxPooling1D(pool))
+        convolution = Conv1D(filters, width, stride, kernel_initializer=start())
+        for layer in convolution_and_pool(convolution, pool, parameters.activation):
+            model.add(layer)
     model.add(layers.Flatten())
     for width in parameters.dense:
         model.add(layers.Dense(width, parameters.activation, kernel_initializer=start()))

@@ -136,23 +136,17 @@ def build(parameters: P1B3, data: TrainingData) -> Any:
 def _add_convolutions(model: Any, parameters: P1B3, features: int) -> None:
     from keras import layers
 
-    from farandole.benchmarks.layers import Conv1D, LocallyConnected1D, initializer
+    from farandole.benchmarks.layers import Conv1D, LocallyConnected1D, convolution_and_pool, initializer
 
     kind = LocallyConnected1D if parameters.locally_connected else Conv1D
     check_fits(parameters.convolutions, features)
     model.add(layers.Reshape((features, 1)))
     for filters, width, stride, pool in parameters.convolutions:
-        model.add(
-            kind(
-                filters,
-                width,
-                stride,
-                activation=parameters.activation,
-                kernel_initializer=initializer(parameters.initialization),
-            )
+        convolution = kind(
+            filters, width, stride, kernel_initializer=initializer(parameters.initialization)
         )
-        if pool > 1:
-            model.add(layers.MaxPooling1D(pool))
+        for layer in convolution_and_pool(convolution, pool, parameters.activation):
+            model.add(layer)
     model.add(layers.Flatten())
 
 

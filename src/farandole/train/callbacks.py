@@ -52,18 +52,30 @@ class EpochRecord:
     epoch: int
     """From 1."""
     seconds: float
-    """On this rank, validation included."""
+    """On this rank, validation and test included."""
     validation_s: float
     rate: float
     metrics: dict[str, float]
-    """Of training, and, after `val_`, of validation."""
+    """Of training, and, after `val_` and `test_`, of validation and of the test data."""
+    test_s: float = 0.0
+
+    @property
+    def training_s(self) -> float:
+        return self.seconds - self.validation_s - self.test_s
 
 
 class Epochs(keras.callbacks.Callback):
-    """Draws each epoch's order, validates after it, and keeps a record; the first of all callbacks."""
+    """Draws each epoch's order, validates and tests after it, and keeps a record; the first of all callbacks.
+
+    `test` is None where validation tells the same. The last epoch is not tested: evaluation follows it.
+    """
 
     def __init__(
-        self, batches: TrainingBatches, validation: EvaluationBatches, told: Callable[[EpochRecord], None]
+        self,
+        batches: TrainingBatches,
+        validation: EvaluationBatches,
+        test: EvaluationBatches | None,
+        told: Callable[[EpochRecord], None],
     ) -> None:
         super().__init__()
         self.records: list[EpochRecord] = []
@@ -71,7 +83,7 @@ class Epochs(keras.callbacks.Callback):
         self.passing: Callable[[], bool] = lambda: False
         """Whether a batch is let pass that a part before has trained on."""
         self._passed_s = 0.0
-        self._batches, self._validation, self._told = batches, validation, told
+        self._batches, self._validation, self._test, self._told = batches, validation, test, told
         self._epoch_began = self._batch_began = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -88,12 +100,18 @@ class Epochs(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         metrics = combined_metrics(self.model)
         began = time.perf_counter()
-        metrics |= {f"val_{name}": value for name, value in evaluated(self.model, self._validation).items()}
+        validation = evaluated(self.model, self._validation)
+        validated = time.perf_counter()
+        metrics |= _named("val", validation) | _named("test", self._tested(epoch, validation))
         now = time.perf_counter()
         if logs is not None:
             logs.update(metrics)
         rate = float(self.model.optimizer.learning_rate)
-        self.records.append(EpochRecord(epoch + 1, now - self._epoch_began, now - began, rate, metrics))
+        self.records.append(
+            EpochRecord(
+                epoch + 1, now - self._epoch_began, validated - began, rate, metrics, test_s=now - validated
+            )
+        )
         self._told(self.records[-1])
         self._epoch_began = now
 
@@ -105,6 +123,20 @@ class Epochs(keras.callbacks.Callback):
     def load_state_dict(self, state: Any) -> None:
         self.records[:] = [EpochRecord(**record) for record in state["records"]]
         self._passed_s = state["in_epoch_s"]
+
+    def _tested(self, epoch: int, validation: dict[str, float]) -> dict[str, float]:
+        if self._test is None:
+            return validation
+        return {} if epoch + 1 == self.params["epochs"] else evaluated(self.model, self._test)
+
+    def add_evaluation(self, found: dict[str, float]) -> None:
+        """What the trained model does with the test data, for the last epoch's record."""
+        if self.records:
+            self.records[-1].metrics |= _named("test", found)
+
+
+def _named(part: str, metrics: dict[str, float]) -> dict[str, float]:
+    return {f"{part}_{name}": value for name, value in metrics.items()}
 
 
 class StopWhenNotFinite(keras.callbacks.Callback):

@@ -57,10 +57,11 @@ class Teller:
 
     def epoch(self, plan: Plan, record: EpochRecord) -> None:
         digits = len(str(plan.epochs))
-        figures = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
+        shown = {name: value for name, value in record.metrics.items() if not name.startswith("test_")}
+        figures = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
         passed_s, done = time.perf_counter() - self._began, record.epoch - self._done_before
         left_s = (plan.epochs - record.epoch) * passed_s / done
-        speed = plan.samples_per_epoch / max(record.seconds - record.validation_s, 1e-9)
+        speed = plan.samples_per_epoch / max(record.training_s, 1e-9)
         self.say(
             f"epoch {record.epoch:{digits}d}/{plan.epochs}  {figures}  rate {record.rate:g}  {record.seconds:.2f} s  "
             f"{speed:,.0f} samples/s  {duration(left_s)} left"

@@ -90,8 +90,7 @@ def _steps(batch_s: Sequence[float], passes: int) -> list[float]:
 def _samples_per_s(result: Result) -> float | None:
     """Over all ranks, of training alone; the best epoch, because the first one compiles."""
     first = result.ranks[0]
-    training = [epoch - validation for epoch, validation in zip(first.epoch_s, first.validation_s)]
-    return round(result.plan.samples_per_epoch / min(training), 3) if training else None
+    return round(result.plan.samples_per_epoch / min(first.training_s), 3) if first.training_s else None
 
 
 def _epoch(record: Any) -> dict[str, Any]:
@@ -99,6 +98,7 @@ def _epoch(record: Any) -> dict[str, Any]:
         "epoch": record.epoch,
         "seconds": round(record.seconds, 6),
         "validation_s": round(record.validation_s, 6),
+        "test_s": round(record.test_s, 6),
         "rate": record.rate,
         **record.metrics,
     }
@@ -107,7 +107,7 @@ def _epoch(record: Any) -> dict[str, Any]:
 def _final(result: Result) -> dict[str, dict[str, float]]:
     last = result.epochs[-1].metrics if result.epochs else {}
     return {
-        "train": {name: value for name, value in last.items() if not name.startswith("val_")},
+        "train": {name: value for name, value in last.items() if not name.startswith(("val_", "test_"))},
         "validation": {
             name.removeprefix("val_"): value for name, value in last.items() if name.startswith("val_")
         },

@@ -9,13 +9,16 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from farandole.errors import CheckpointError, DataError, FarandoleError, RankFailedError, SettingsError
 from farandole.launch.place import find_place
 from farandole.observe.timeline import POWER_VARIABLE
 from farandole.train.importing import keras_alone
 from farandole.train.settings import RunSettings
+
+if TYPE_CHECKING:
+    from farandole.benchmarks.samples import TrainingData
 
 __all__ = ["LOG", "POWER", "TIMELINE", "is_first", "prepare", "run_as_rank", "run_here"]
 
@@ -25,7 +28,12 @@ POWER = "power.json"
 
 
 def run_here(
-    settings: RunSettings, *, stream: TextIO | None = None, began: float | None = None, comm: Any = None
+    settings: RunSettings,
+    *,
+    stream: TextIO | None = None,
+    began: float | None = None,
+    comm: Any = None,
+    data: TrainingData | None = None,
 ) -> dict[str, Any]:
     """The run's record, on every rank; rank 0 writes the files and tells of it. Collective: every rank calls it."""
     from farandole.train.progress import Teller
@@ -42,7 +50,7 @@ def run_here(
         make_folder(folder)
         (folder / "run.json").unlink(missing_ok=True)  # it is of a finished run
     teller = Teller(stream, None if folder is None else folder / LOG) if is_first() else Teller(None)
-    result = run_on_rank(settings, teller, began=began)
+    result = run_on_rank(settings, teller, began=began, data=data)
     record = make_record(settings, result, started_s=started_s) | {
         "files": None if folder is None else _files(folder)
     }

@@ -40,7 +40,8 @@ class RankFigures:
     phases_s: dict[str, float]
     total_s: float
     epoch_s: list[float]
-    validation_s: list[float]
+    training_s: list[float]
+    """Of each epoch, without validation and test."""
     batch_s: list[float]
     communication: dict[str, float]
     peak_memory_bytes: int
@@ -62,11 +63,16 @@ class Result:
     """Where they are and which one it has gone on from; None where none were made."""
 
 
-def run_on_rank(settings: RunSettings, teller: Teller, *, began: float) -> Result:
-    """After `start`. Collective: every rank calls it. `began` is when this rank did, by `time.perf_counter()`."""
+def run_on_rank(
+    settings: RunSettings, teller: Teller, *, began: float, data: TrainingData | None = None
+) -> Result:
+    """After `start`. Collective: every rank calls it. `began` is when this rank did, by `time.perf_counter()`.
+
+    `data`, the same on every rank, takes the place of the benchmark's files.
+    """
     with recorded() as times:
         times.add("start", time.perf_counter() - began)
-        return _Session(settings, teller, times, began).run()
+        return _Session(settings, teller, times, began).run(data)
 
 
 def start(framework: str, comm: Any = None) -> None:
@@ -100,10 +106,8 @@ class _Session:
         self._checkpoints: RunCheckpoints | None = None
         self._estimated_bytes = 0
 
-    def run(self) -> Result:
-        self._on_rank_0(lambda: make_missing_data(self._settings))
-        with phase("preprocess"), reading_with(self._settings.loader):
-            data = self._known.load(self._settings.data_folder, self._settings.parameters)
+    def run(self, given: TrainingData | None) -> Result:
+        data = self._loaded() if given is None else given
         plan = make_plan(self._settings, len(data.train), self._size)
         with phase("build"):
             model = self._build(data, plan)
@@ -117,10 +121,16 @@ class _Session:
             epochs = self._train(model, data, plan)
         with phase("evaluate"):
             test = self._evaluate(model, data, plan)
+            epochs.add_evaluation(test)
         with phase("save"):
             digest = self._check_weights(model)
             self._on_rank_0(lambda: self._save(model))
         return self._result(model, plan, epochs, test, digest)
+
+    def _loaded(self) -> TrainingData:
+        self._on_rank_0(lambda: make_missing_data(self._settings))
+        with phase("preprocess"), reading_with(self._settings.loader):
+            return self._known.load(self._settings.data_folder, self._settings.parameters)
 
     def _build(self, data: TrainingData, plan: Plan) -> Any:
         import keras
@@ -166,7 +176,9 @@ class _Session:
             size=self._size,
         )
         validation = self._shares(data.validation, plan, parameters.val_steps)
-        epochs = Epochs(batches, validation, lambda record: self._teller.epoch(plan, record))
+        epochs = Epochs(
+            batches, validation, self._test_shares(data, plan), lambda record: self._teller.epoch(plan, record)
+        )
         watch = StopWhenNotFinite(plan)
         callbacks: list[Any] = [watch, epochs]
         if parameters.reduce_lr:
@@ -192,6 +204,13 @@ class _Session:
         from farandole.train.callbacks import evaluated
 
         return evaluated(model, self._shares(data.test, plan, self._settings.parameters.test_steps))
+
+    def _test_shares(self, data: TrainingData, plan: Plan) -> Any:
+        """None where validation is on the same data, and as much of it."""
+        parameters = self._settings.parameters
+        if data.test is data.validation and parameters.test_steps == parameters.val_steps:
+            return None
+        return self._shares(data.test, plan, parameters.test_steps)
 
     def _shares(self, samples: Any, plan: Plan, most: int) -> Any:
         from farandole.train.batches import EvaluationBatches
@@ -228,7 +247,7 @@ class _Session:
             phases_s=dict(self._times.seconds),
             total_s=time.perf_counter() - self._began if checkpoints is None else checkpoints.spent.total_s(),
             epoch_s=[record.seconds for record in epochs.records],
-            validation_s=[record.validation_s for record in epochs.records],
+            training_s=[record.training_s for record in epochs.records],
             batch_s=epochs.batch_s,
             communication=model.optimizer.communication_statistics(),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from farandole.benchmarks import benchmark
+from farandole.benchmarks.samples import TrainingData
 from farandole.train.running import run_here
 from farandole.train.settings import RunSettings
 
@@ -48,13 +51,15 @@ def supervised(name: str) -> Supervised:
         file = {} if default_model is None else {"config_file": str(default_model)}
         return RunSettings.from_flat({"benchmark": name, **file, **given}).as_flat()
 
-    def run(params: Mapping[str, Any], comm: Any = None) -> History:
-        """Train, and tell how it went. Collective where there are several ranks: every one calls it."""
+    def run(params: Mapping[str, Any], comm: Any = None, *, data: TrainingData | None = None) -> History:
+        """Train, and tell how it went. Collective where there are several ranks: every one calls it.
+
+        `data` (farandole.benchmarks.samples), the same on every rank, takes the place of the benchmark's files.
+        """
         settings = RunSettings.from_flat({**params, "benchmark": name})
-        record = run_here(settings, stream=sys.stderr, comm=comm)
-        names = [
-            key for key in (record["epochs"] or [{}])[0] if key not in ("epoch", "seconds", "validation_s")
-        ]
+        record = run_here(settings, stream=sys.stderr, comm=comm, data=data)
+        rest = ("epoch", "seconds", "validation_s", "test_s")
+        names = [key for key in (record["epochs"] or [{}])[0] if key not in rest]
         return History({key: [epoch[key] for epoch in record["epochs"]] for key in names}, record)
 
     def objective(config: Any, comm: Any = None) -> float:
@@ -63,7 +68,8 @@ def supervised(name: str) -> Supervised:
         `config` has hyper-parameters by name, as a dictionary or, as DeepHyper's jobs do, in `.parameters`.
         """
         chosen = getattr(config, "parameters", config)
-        found = run(initialize_parameters(**chosen), comm).record
+        plain = {key: v.item() if isinstance(v, np.generic) else v for key, v in chosen.items()}
+        found = run(initialize_parameters(**plain), comm).record
         return float(found["final"]["validation"][benchmark(name).watched])
 
     return Supervised(initialize_parameters, run, objective)

@@ -18,7 +18,7 @@ import json, os
 os.environ["KERAS_BACKEND"] = "torch"
 import keras, numpy as np, torch
 from farandole.benchmarks import benchmark
-from farandole.benchmarks.layers import Conv1D, LocallyConnected1D
+from farandole.benchmarks.layers import Conv1D, LocallyConnected1D, convolution_and_pool
 from farandole.benchmarks.metrics import R2, Correlation, SignAccuracy
 from farandole.benchmarks.samples import ArraySamples, TrainingData
 
@@ -48,6 +48,15 @@ ours.build(x.shape), theirs.build(x.shape)
 theirs.set_weights([w + 0.1 for w in ours.get_weights()])
 ours.set_weights(theirs.get_weights())
 found["convolution"] = float(abs(ours(x) - theirs(x)).max())
+
+for activation in ("relu", "gelu"):
+    found[f"{activation} and pool"] = 0.0
+    for part in (x, x[:, :, :1]):
+        pooled = keras.Sequential(convolution_and_pool(Conv1D(4, 5), 3, activation))
+        plain = keras.Sequential([keras.layers.Conv1D(4, 5, activation=activation), keras.layers.MaxPooling1D(3)])
+        pooled.build(part.shape), plain.build(part.shape)
+        plain.set_weights(pooled.get_weights())
+        found[f"{activation} and pool"] += float(abs(pooled(part) - plain(part)).max())
 
 local = LocallyConnected1D(4, 5, 2)
 local.build(x.shape)
@@ -94,7 +103,7 @@ def test_parameters_as_published(found: dict[str, Any], model: str) -> None:
     assert found[model] == PARAMETERS[model]
 
 
-@pytest.mark.parametrize("layer", ["convolution", "locally connected"])
+@pytest.mark.parametrize("layer", ["convolution", "relu and pool", "gelu and pool", "locally connected"])
 def test_layers_compute_what_they_should(found: dict[str, Any], layer: str) -> None:
     assert found[layer] < 1e-5
 
