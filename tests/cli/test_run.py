@@ -168,7 +168,7 @@ def test_a_killed_run_ends_with_the_same_weights(
 
 
 def without_times(epoch: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in epoch.items() if name not in ("seconds", "validation_s")}
+    return {name: value for name, value in epoch.items() if name not in ("seconds", "validation_s", "test_s")}
 
 
 SUPERVISED = """
