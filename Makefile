@@ -22,8 +22,10 @@ BROWSER_PACKAGES := chromium fonts-dejavu-core
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## train a model on 1 and on 2 ranks and compare
-	$(BIN)/python examples/demo.py
+# One thread a rank on 1 rank as on 2: the second brings a core of its own, as a second node would.
+demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our reader: a table and a page
+	OMP_NUM_THREADS=1 $(BIN)/farandole study studies/demo.toml --out out/demo
+	@echo "timelines $$(echo out/demo/points/*/timeline.json) (open at https://ui.perfetto.dev)"
 
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile.
 test: $(OTHER_MPIS_READY) ## ruff, mypy and every test except the soak

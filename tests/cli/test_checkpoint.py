@@ -97,7 +97,7 @@ def test_a_folder_without_any_is_said_so(tmp_path: Path, action: str) -> None:
 
 def documented_loop() -> str:
     text = (ROOT / "docs" / "checkpoints.md").read_text()
-    (code,) = [block for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if "init()" in block]
+    (code,) = [block for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if "farandole.torch" in block and "init()" in block]
     return str(code).replace("seconds=600", "steps=7").replace("step < 1000", "step < STEPS")
 
 

@@ -125,7 +125,7 @@ def test_ddp_under_torchrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "backend", ["jax", *(pytest.param(name, marks=pytest.mark.soak) for name in ("torch", "tensorflow"))]
+    "backend", [pytest.param(name, marks=pytest.mark.soak) for name in ("jax", "torch", "tensorflow")]
 )
 def test_keras_fit(tmp_path: Path, backend: str) -> None:
     (tmp_path / "train.py").write_text(KERAS)

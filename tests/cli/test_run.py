@@ -207,6 +207,7 @@ def test_optuna_searches(tmp_path: Path) -> None:
     assert run.stdout.startswith("best validation accuracy 0.")
 
 
+@pytest.mark.soak
 def test_deephyper_searches(tmp_path: Path) -> None:
     pytest.importorskip("deephyper")
     run = subprocess.run(

@@ -142,9 +142,16 @@ def test_three_ranks_train_what_one_process_trains_elsewhere(hvd, kind):
     check_ranks_train_what_one_process_trains(hvd, kind)
 
 
-@on_ranks(1)
+@on_ranks(1, ["torch"])
 @pytest.mark.parametrize("kind", ["adam", "accumulated"])
 def test_one_rank_trains_what_one_process_trains(hvd, kind):
+    check_ranks_train_what_one_process_trains(hvd, kind)
+
+
+@pytest.mark.soak
+@on_ranks(1, ["tensorflow", "jax"])
+@pytest.mark.parametrize("kind", ["adam", "accumulated"])
+def test_one_rank_trains_what_one_process_trains_elsewhere(hvd, kind):
     check_ranks_train_what_one_process_trains(hvd, kind)
 
 

@@ -55,7 +55,7 @@ result({
     [
         ("a,a,b,b", [[0, 2, 0, 2, True], [1, 2, 0, 2, True], [0, 2, 1, 2, True], [1, 2, 1, 2, True]], "65536=exchange,*=scatter"),
         ("a,b,a", [[0, 2, 0, 2, False], [0, 1, 1, 2, False], [1, 2, 0, 1, False]], "*=mpi"),
-        ("a,b,c", [[0, 1, 0, 3, True], [0, 1, 1, 3, True], [0, 1, 2, 3, True]], "*=scatter"),
+        pytest.param("a,b,c", [[0, 1, 0, 3, True], [0, 1, 1, 3, True], [0, 1, 2, 3, True]], "*=scatter", marks=pytest.mark.soak),
     ],
 )
 def test_ranks_on_several_nodes_reduce_and_train_as_one_process(

@@ -148,6 +148,7 @@ result({case.what: {name: len(seconds) for name, seconds in case.samples.items()
 ONE_THREAD = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.soak
 def test_a_parameter_server_trains_the_same_weights() -> None:
     found = run_ranks(4, PARAMETER_SERVER, args=["0.01"], env=ONE_THREAD, timeout=90).results
     assert list(found[0]) == ["small step, 3 workers", "small seconds a batch, 4 ranks"]

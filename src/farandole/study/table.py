@@ -47,7 +47,7 @@ def _columns(cases: Sequence[Case]) -> list[Column]:
         _figure("local_batch", "local batch", 0), _figure("global_batch", "global batch", 0),
     ]  # fmt: skip
     time = [
-        _figure("epoch_s", "s/epoch", 1), _figure("total_s", "total s", 1), _spread("total_s"),
+        _figure("step_s", "s/step", 1), _figure("epoch_s", "s/epoch", 1), _figure("total_s", "total s", 1), _spread("total_s"),
         _figure("load_s", "load s", 1), _figure("broadcast_s", "broadcast s", 1), Column(heading="speedup", cell=_speedup, group=1),
         Column(heading="efficiency", cell=_efficiency, group=1), _figure("samples_per_s", "samples/s", 1),
         Column(heading="runs", cell=_runs, group=1),
