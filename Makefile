@@ -29,7 +29,7 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile.
 test: $(OTHER_MPIS_READY) ## ruff, mypy and every test except the soak
-	@$(MAKE) --no-print-directory -j3 -Otarget test-of-ranks test-of-faults test-of-the-rest lint
+	@$(MAKE) --no-print-directory -j2 -Otarget test-of-ranks test-of-faults test-of-the-rest lint
 
 test-of-ranks: $(OTHER_MPIS_READY)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(RANK_TESTS)
