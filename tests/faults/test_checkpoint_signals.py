@@ -21,12 +21,12 @@ from farandole.checkpoint import Checkpointer, When
 fd.init()
 deaf = subprocess.Popen(["sleep", "60"])  # a process the script needs, which any signal would end
 if sys.argv[1] == "slow":
-    # Longer than what ranks have without --grace.
+    # The last save takes longer than what ranks have without --grace.
     fsync, first = os.fsync, iter([3.0])
-    os.fsync = lambda handle: (time.sleep(next(first, 0.0)), fsync(handle))
+    os.fsync = lambda handle: (time.sleep(next(first, 0.0) if Path("started.0").exists() else 0.0), fsync(handle))
 checkpointer = Checkpointer("run", {}, when=When() if sys.argv[1] != "deaf" else When(signals=False))
 try:
-    while not Path("enough").exists():
+    while not fd.broadcast_object(Path("enough").exists()):  # the same step on both ranks
         time.sleep(0.01)
         checkpointer.step()
         if checkpointer.progress.step == 5:

@@ -145,8 +145,9 @@ class SignalNotes:
     def ignore(self) -> None:
         """The program is about to end: ranks get the same signal one after the other, and none is to be killed by it."""
         if self._before:
-            self._before[signal.SIGTERM] = signal.SIG_IGN
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            # Not SIG_IGN: a launcher leaves the processes of a program that handles it alone, and only of such a one.
+            self._before[signal.SIGTERM] = _heedless
+            signal.signal(signal.SIGTERM, _heedless)
         self.received.clear()
 
     def take(self) -> set[str]:
@@ -160,3 +161,7 @@ class SignalNotes:
             self._told_at = self._told_at or time.monotonic()
             if time.monotonic() > self._told_at + _SAME_S:
                 self.stop()
+
+
+def _heedless(number: int, frame: FrameType | None) -> None:
+    pass

@@ -10,6 +10,7 @@ import pytest
 from farandole.checkpoint import timing
 from farandole.checkpoint.timing import Clock, SignalNotes, When, best_interval_s, end_of_job
 from farandole.errors import SettingsError
+from farandole.launch.processes import handles
 
 
 def expected_loss(interval_s: float, save_s: float, failures_s: float) -> float:
@@ -105,3 +106,17 @@ def test_signals_are_noted_and_a_later_sigterm_counts(monkeypatch) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+
+
+def test_a_program_that_is_ending_is_still_one_whose_processes_the_launcher_leaves_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    notes = SignalNotes()
+    notes.start()
+    try:
+        notes.ignore()
+        notes.stop()
+        assert handles(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # another rank has been told first, and this one has saved with it
+        assert notes.take() == set()
+    finally:
+        signal.signal(signal.SIGTERM, before)
