@@ -101,6 +101,27 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(hvd, outer):
     assert float(keras.ops.convert_to_numpy(scaling.dynamic_scale)) == 1.0
 
 
+@on_two()
+def test_passes_add_up_in_either_nesting(hvd):
+    import keras
+    import numpy as np
+
+    def train(wrap):
+        model = model_of(policy="mixed_float16")
+        model.compile(wrap(keras.optimizers.SGD(0.02)), "mse")
+        model.optimizer.initial_scale = 2.0
+        model.fit(*data(32, hvd.rank()), batch_size=8, shuffle=False, verbose=0)
+        assert hvd.check_buffers_match(weights(model)) == 0
+        return weights(model)
+
+    scaled = keras.optimizers.LossScaleOptimizer
+    inside = train(lambda plain: hvd.DistributedOptimizer(scaled(plain, initial_scale=2.0), backward_passes_per_step=2))
+    around = train(lambda plain: hvd.DistributedOptimizer(plain, backward_passes_per_step=2))
+    for start, a, b in zip(weights(model_of()), inside, around):
+        assert not np.array_equal(start, a)
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
 # What ranks can differ in
 
 
