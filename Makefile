@@ -54,10 +54,10 @@ bench: $(READY) ## measure against MPI, torch DDP and gloo, side by side
 	$(BIN)/python -m bench
 
 soak: $(READY) ## repeat the fault tests (up to 45 minutes)
-	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 --ignore=tests/parity
+	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 tests/faults
 
-soak-training: $(READY) ## train what is too long for make test: learning, emulated ranks, every backend on three ranks
-	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 tests/parity
+soak-training: $(READY) ## what else is too long for make test: learning, emulated ranks, examples, random programs
+	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 --ignore=tests/faults
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
