@@ -104,7 +104,8 @@ class _Gradients:
     @contextlib.contextmanager
     def holding(self) -> Iterator[list[Sequence[Any]]]:
         """Inside, gradients are handed out and nothing is applied."""
-        self.held = found = []
+        found: list[Sequence[Any]] = []
+        self.held = found
         try:
             yield found
         finally:
