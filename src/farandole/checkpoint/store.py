@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from farandole.checkpoint.blocks import Damaged
 from farandole.checkpoint.folder import (
     ARRAYS,
     LATEST,
@@ -35,8 +36,8 @@ from farandole.checkpoint.folder import (
 )
 from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.lock import FolderLock
-from farandole.checkpoint.manifest import Manifest
-from farandole.checkpoint.tensorfile import Damaged, write_arrays, write_bytes
+from farandole.checkpoint.manifest import Manifest, OfAnotherVersion
+from farandole.checkpoint.tensorfile import write_arrays, write_bytes
 from farandole.comm.transport import AnyArray
 from farandole.data.cache import sync_folder
 from farandole.errors import CheckpointError
@@ -63,14 +64,20 @@ class Store:
 
     def _locked(self) -> FolderLock:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            sync_folder(self.folder.parent)
+            self._make_folder()
             lock = FolderLock(self.folder)
         except OSError as error:
             raise CheckpointError(f"{self.folder} cannot be written to: {error.strerror}") from error
         if not lock.supported:
             self._say(f"{self.folder} is on a file system without locks: take care that no second job writes there")
         return lock
+
+    def _make_folder(self) -> None:
+        """What is on the disk by its name must be found after a power cut: so must the folders above."""
+        made = [path for path in self.folder.parents if not path.exists()]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in [self.folder, *made]:
+            sync_folder(path.parent)
 
     def _sweep(self) -> None:
         for entry in entries(self.folder):
@@ -90,6 +97,8 @@ class Store:
         for entry in reversed(self.finished()):
             try:
                 return load(entry)
+            except OfAnotherVersion as why:
+                self._say(f"{entry.path} cannot be used: {why}. It is left alone; the one before is tried")
             except Damaged as why:
                 self._say(f"{entry.path} is damaged: {why}. {self._set_aside(entry)}; the one before is tried")
             except OSError as error:
