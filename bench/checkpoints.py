@@ -35,7 +35,7 @@ _WIDTH = 4096
 _BATCH = 64
 
 
-def measure(ranks: Ranks, *, parameters: int, steps: int, budget_s: float) -> list[Case]:
+def measure(ranks: Ranks, *, parameters: int, steps: int, budget_s: float, training_s: float) -> list[Case]:
     ranks.say(f"checkpoints: {parameters:,} parameters")
     arrays = _arrays(parameters)
     what = f"{sum(array.nbytes for array in arrays.values()) / 1e6:,.0f} MB"
@@ -44,7 +44,7 @@ def measure(ranks: Ranks, *, parameters: int, steps: int, budget_s: float) -> li
         Case(what=f"checkpoint of {what}, read back", samples=_reading(ranks, arrays, budget_s)),
     ]
     arrays.clear()
-    exposed = _training(ranks, parameters, steps, budget_s)
+    exposed = _training(ranks, parameters, steps, training_s)
     return [*cases, Case(what=f"{what} saved during training", samples=exposed, notes={"steps": steps})]
 
 

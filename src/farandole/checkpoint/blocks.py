@@ -24,12 +24,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from farandole.comm.transport import AnyArray
 
-__all__ = ["BLOCK_BYTES", "Damaged", "FileSums", "check_file", "check_length", "read_checked", "write_pieces"]
+__all__ = ["BLOCK_BYTES", "Damaged", "FileSums", "Piece", "Plain", "check_file", "check_length", "read_checked", "write_pieces"]
 
 BLOCK_BYTES = 4 << 20
 _PAGE = mmap.PAGESIZE
@@ -54,15 +55,38 @@ class FileSums:
 # Writing
 
 
-def write_pieces(path: Path, pieces: Sequence[memoryview]) -> FileSums:
+class Piece(Protocol):
+    """Bytes that are fetched when they are to be written, each once and in order."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def take(self, start: int, end: int, into: AnyArray, /) -> None:
+        """Put some of them there."""
+        ...
+
+
+class Plain:
+    """Bytes that stay what they are."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._bytes = np.frombuffer(data, np.uint8)
+        self.nbytes = self._bytes.nbytes
+
+    def take(self, start: int, end: int, into: AnyArray) -> None:
+        # NumPy lets other threads have the interpreter meanwhile.
+        np.copyto(into, self._bytes[start:end])
+
+
+def write_pieces(path: Path, pieces: Sequence[Piece]) -> FileSums:
     """Write a new file and make it last."""
-    nbytes = sum(len(piece) for piece in pieces)
+    nbytes = sum(piece.nbytes for piece in pieces)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         if nbytes >= BLOCK_BYTES:
             with contextlib.suppress(OSError):  # a file system that has none of it
                 _go_past_cache(handle, True)
-        sums = _write_blocks(handle, _blocks(pieces))
+        sums = _write_blocks(handle, pieces)
         os.ftruncate(handle, nbytes)  # the last page was written whole
         os.fsync(handle)
     finally:
@@ -75,16 +99,16 @@ def _go_past_cache(handle: int, wanted: bool) -> None:
     fcntl.fcntl(handle, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT)
 
 
-def _write_blocks(handle: int, blocks: Iterable[list[memoryview]]) -> list[int]:
+def _write_blocks(handle: int, pieces: Sequence[Piece]) -> list[int]:
     sums: list[int] = []
-    rooms = itertools.cycle([np.frombuffer(mmap.mmap(-1, _whole_pages(BLOCK_BYTES)), np.uint8) for _ in range(_ROOMS)])
+    rooms: Iterator[Any] = itertools.cycle([_room() for _ in range(_ROOMS)])
     with ThreadPoolExecutor(1, "farandole-checkpoint-write") as writing:
         under_way: deque[Future[None]] = deque()
-        for number, block in enumerate(blocks):
+        for number, block in enumerate(_blocks([piece.nbytes for piece in pieces])):
             if len(under_way) == _ROOMS:
                 under_way.popleft().result()
             room = next(rooms)
-            length = _gather(block, room)
+            length = _gather(pieces, block, room)
             sums.append(zlib.crc32(room[:length]))
             data = memoryview(room[: _whole_pages(length)])
             under_way.append(writing.submit(_write_at, handle, data, number * BLOCK_BYTES))
@@ -93,17 +117,21 @@ def _write_blocks(handle: int, blocks: Iterable[list[memoryview]]) -> list[int]:
     return sums
 
 
+def _room() -> AnyArray:
+    return np.frombuffer(mmap.mmap(-1, _whole_pages(BLOCK_BYTES)), np.uint8)
+
+
 def _whole_pages(nbytes: int) -> int:
     return -(-nbytes // _PAGE) * _PAGE
 
 
-def _gather(block: Sequence[memoryview], room: AnyArray) -> int:
-    """Through NumPy, which lets other threads have the interpreter meanwhile; how many bytes it were."""
-    end = 0
-    for piece in block:
-        start, end = end, end + len(piece)
-        np.copyto(room[start:end], np.frombuffer(piece, np.uint8))
-    return end
+def _gather(pieces: Sequence[Piece], block: Sequence[_Part], room: AnyArray) -> int:
+    """How many bytes it were."""
+    length = 0
+    for index, start, end in block:
+        pieces[index].take(start, end, room[length : length + end - start])
+        length += end - start
+    return length
 
 
 def _write_at(handle: int, data: memoryview, offset: int) -> None:
@@ -124,7 +152,8 @@ def _write_at(handle: int, data: memoryview, offset: int) -> None:
 
 def read_checked(handle: int, places: Sequence[memoryview], sums: FileSums) -> None:
     """Fill `places` from the beginning of a file; `Damaged` where a block is not what was written."""
-    _read_blocks(handle, _blocks(places), sums)
+    blocks = _blocks([len(place) for place in places])
+    _read_blocks(handle, ([places[index][start:end] for index, start, end in block] for block in blocks), sums)
 
 
 def check_file(path: Path, sums: FileSums) -> None:
@@ -177,17 +206,21 @@ def _compare(number: int, found: Future[int], sums: FileSums) -> None:
 # Both
 
 
-def _blocks(pieces: Sequence[memoryview]) -> Iterator[list[memoryview]]:
-    """The pieces cut where blocks of the file end, and gathered into blocks."""
-    block: list[memoryview] = []
+_Part = tuple[int, int, int]
+"""Of which piece, from which of its bytes to which."""
+
+
+def _blocks(lengths: Sequence[int]) -> Iterator[list[_Part]]:
+    """Pieces cut where blocks of the file end, and gathered into blocks."""
+    block: list[_Part] = []
     room = BLOCK_BYTES
-    for piece in pieces:
+    for index, length in enumerate(lengths):
         start = 0
-        while start < len(piece):
-            part = piece[start : start + room]
-            block.append(part)
-            start += len(part)
-            room -= len(part)
+        while start < length:
+            end = min(start + room, length)
+            block.append((index, start, end))
+            room -= end - start
+            start = end
             if not room:
                 yield block
                 block, room = [], BLOCK_BYTES

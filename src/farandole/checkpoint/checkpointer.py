@@ -28,6 +28,7 @@ import farandole
 from farandole.checkpoint.background import Background
 from farandole.checkpoint.gathering import gather_objects
 from farandole.checkpoint.generators import NumpyRandom, PythonRandom
+from farandole.checkpoint.held import Held
 from farandole.checkpoint.joules import Joules
 from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.manifest import Manifest
@@ -236,7 +237,7 @@ class Checkpointer:
                 "training has not gone on from. Call restore() before the first save, or give another folder"
             )
 
-    def _write(self, store: Store, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray]) -> None:
+    def _write(self, store: Store, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray | Held]) -> None:
         store.write(manifest, state, arrays)
         _tell_launcher(self._root)
 

@@ -34,6 +34,7 @@ from farandole.checkpoint.folder import (
     load,
     load_manifest,
 )
+from farandole.checkpoint.held import Held
 from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.lock import FolderLock
 from farandole.checkpoint.manifest import Manifest, OfAnotherVersion
@@ -119,7 +120,7 @@ class Store:
 
     # Writing
 
-    def write(self, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray]) -> Entry:
+    def write(self, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray | Held]) -> Entry:
         """Save; what was saved before stays, but for what is no longer wanted once this one is safe."""
         began = time.monotonic()
         number = max((entry.number for entry in entries(self.folder)), default=0) + 1
@@ -129,15 +130,17 @@ class Store:
             self._write(part.path, manifest, state, arrays)
             part.path.rename(final.path)
             sync_folder(self.folder)
-        except OSError as error:
+        except (CheckpointError, OSError) as error:
             shutil.rmtree(part.path, ignore_errors=True)
-            raise CheckpointError(self._not_written(final, arrays, error)) from error
+            if isinstance(error, OSError):
+                raise CheckpointError(self._not_written(final, arrays, error)) from error
+            raise
         self._point_to(final)
         self._last_s = time.monotonic() - began
         self._collect()
         return final
 
-    def _write(self, folder: Path, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray]) -> None:
+    def _write(self, folder: Path, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray | Held]) -> None:
         folder.mkdir()
         files = {
             STATE: write_bytes(folder / STATE, json.dumps(state).encode()),
@@ -157,7 +160,7 @@ class Store:
         except OSError as error:
             self._say(f"{entry.path} is safe, but {LATEST} could not be made to name it: {error.strerror}")
 
-    def _not_written(self, entry: Entry, arrays: Mapping[str, AnyArray], error: OSError) -> str:
+    def _not_written(self, entry: Entry, arrays: Mapping[str, AnyArray | Held], error: OSError) -> str:
         finished = self.finished()
         kept = f"{finished[-1].path.name} is still there" if finished else "there is none before it"
         room = ""

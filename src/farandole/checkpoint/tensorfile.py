@@ -20,7 +20,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from farandole.checkpoint.blocks import Damaged, FileSums, check_length, read_checked, write_pieces
+from farandole.checkpoint.blocks import (
+    Damaged,
+    FileSums,
+    Piece,
+    Plain,
+    check_length,
+    read_checked,
+    write_pieces,
+)
+from farandole.checkpoint.held import Held
 from farandole.checkpoint.tree import ArrayInfo
 from farandole.comm.transport import AnyArray
 from farandole.errors import CheckpointError
@@ -53,19 +62,18 @@ _KINDS = {dtype: name for name, dtype in _NAMES.items()}
 # Writing
 
 
-def write_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> FileSums:
+def write_arrays(path: Path, arrays: Mapping[str, AnyArray | Held]) -> FileSums:
     """Write a new file and make it last."""
     ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
-    pieces = [memoryview(_header(ordered)), *(_bytes_of(array) for _, array in ordered)]
-    return write_pieces(path, pieces)
+    return write_pieces(path, [Plain(_header(ordered)), *(_piece(array) for _, array in ordered)])
 
 
 def write_bytes(path: Path, data: bytes) -> FileSums:
     """Write a new file of any content and make it last."""
-    return write_pieces(path, [memoryview(data)])
+    return write_pieces(path, [Plain(data)])
 
 
-def _header(ordered: Sequence[tuple[str, AnyArray]]) -> bytes:
+def _header(ordered: Sequence[tuple[str, AnyArray | Held]]) -> bytes:
     entries: dict[str, Any] = {}
     offset = 0
     for name, array in ordered:
@@ -77,6 +85,10 @@ def _header(ordered: Sequence[tuple[str, AnyArray]]) -> bytes:
     text = json.dumps(entries).encode()
     text += b" " * (-(8 + len(text)) % _ALIGN)
     return len(text).to_bytes(8, "little") + text
+
+
+def _piece(array: AnyArray | Held) -> Piece:
+    return array if isinstance(array, Held) else Plain(_bytes_of(array))
 
 
 def _bytes_of(array: AnyArray) -> memoryview:
