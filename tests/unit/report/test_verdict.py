@@ -53,6 +53,26 @@ def test_other_studies_name_the_fastest_and_the_best(tmp_path: Path) -> None:
     assert "best test accuracy with 10 (" in verdict
 
 
+def test_emulated_ranks_tell_of_accuracy_and_never_of_speed(tmp_path: Path) -> None:
+    """On one rank or on two, as they divide: those are not what is varied."""
+    make_study(tmp_path, Shape(ranks=(1,), repeats=1, trace=False))
+    (line,) = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    reached = {("linear", 1): 0.99, ("linear", 8): 0.98, ("linear", 48): 0.6, ("none", 1): 0.99, ("none", 8): 0.985, ("none", 48): 0.975}
+    lines = []
+    for at, ((rule, as_ranks), accuracy) in enumerate(reached.items()):
+        settings = {**line["settings"], "ranks": min(as_ranks, 2), "emulate_ranks": as_ranks, "lr_scaling": rule}
+        figures = {**line["figures"], "test_accuracy": accuracy, "total_s": 100.0 / as_ranks}
+        lines.append({**line, "key": str(at), "settings": settings, "figures": figures, "marks": ["emulated ranks", "modelled power"]})
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = content_of(read_folder(tmp_path), None)
+    assert found.verdicts == [
+        "Test accuracy holds to 8 ranks with rate scaling linear (0.98) and is 0.60 on 48; "
+        "holds to 48 ranks with rate scaling none (0.97); power modelled, not measured."
+    ]
+    assert [figure.name for figure in found.figures if figure.draw] == ["accuracy"]
+    assert "emulating" in next(figure for figure in found.figures if figure.name == "time").reason
+
+
 def test_a_single_run(tmp_path: Path) -> None:
     (verdict,) = content_of(read_folder(make_run(tmp_path, trace=False)), None).verdicts
     assert verdict.startswith("4 ranks trained for 8 epochs in ")
