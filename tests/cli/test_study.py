@@ -38,7 +38,7 @@ def results(out: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    make("nt3", tmp_path / "data", rows=32, features=80)
+    make("nt3", tmp_path / "data", rows=128, features=1000)
     return tmp_path / "data"
 
 
@@ -57,9 +57,8 @@ def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path, data: Pat
         assert row["reason"] is None
         assert len(row["samples"]) == 2
         assert min(row["seconds"], row["mb_per_s"]) > 0
-        # A share of pages: other processes that come and go move it by some kilobytes, as large as this file.
-        assert row["held_bytes"] > -(1 << 20)
-        assert row["shape"] == [32 if row["role"] == "train" else 8, 80]
+        assert row["shape"] == [128 if row["role"] == "train" else 32, 1000]
+        print(row["method"], row["ranks"], row["state"], row["role"], row["held_bytes"] / (4 * 1000 * row["shape"][0]))
     assert first["compile_s"] > 0
     assert first["environment"]["packages"]["pandas"] == first["loaders"]["pandas"]
 

@@ -65,10 +65,9 @@ def test_emulated_ranks_tell_of_accuracy_and_never_of_speed(tmp_path: Path) -> N
         lines.append({**line, "key": str(at), "settings": settings, "figures": figures, "marks": ["emulated ranks", "modelled power"]})
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = content_of(read_folder(tmp_path), None)
-    assert found.verdicts == [
-        "Test accuracy holds to 8 ranks with rate scaling linear (0.98) and is 0.60 on 48; "
-        "holds to 48 ranks with rate scaling none (0.97); power modelled, not measured."
-    ]
+    (verdict,) = found.verdicts
+    assert verdict.startswith("Test accuracy holds to 8 ranks with rate scaling linear (0.98) and is 0.60 on 48; ")
+    assert verdict.endswith("; holds to 48 ranks with rate scaling none (0.97); power modelled, not measured.")
     assert [figure.name for figure in found.figures if figure.draw] == ["accuracy"]
     assert "emulating" in next(figure for figure in found.figures if figure.name == "time").reason
 
