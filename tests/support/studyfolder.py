@@ -97,7 +97,7 @@ def _line(folder: Path, shape: Shape, point: dict[str, Any]) -> dict[str, Any]:
     settings, repeat = point["settings"], point["repeat"]
     run = f"points/{point['key']}-{repeat}"
     (folder / run).mkdir(parents=True, exist_ok=True)
-    (folder / run / "log.txt").write_text("rank 0: epoch 1\n")
+    (folder / run / "console.txt").write_text("rank 0: epoch 1\n")
     line = {
         "schema": 1, "study": shape.kind, **point, "status": "ok", "reason": None, "started": "2026-03-02T09:31:00+00:00",
         "run": run, "marks": _marks(shape, settings), "figures": {}, "reasons": {},

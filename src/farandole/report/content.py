@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from farandole.report.comparing import Comparison, compare_series, compare_studies
@@ -155,7 +156,12 @@ def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scal
 def _notes(study: Study, other: Study | None) -> list[str]:
     notes = [*study.warnings, *([] if other is None else [f"{other.folder.name}: {text}" for text in other.warnings])]
     notes += [
-        f"Failed: {attempt.reason or 'no reason is given'}" + (f" ({attempt.run.relative_to(study.folder) / 'log.txt'})" if attempt.run else "")
+        f"Failed: {attempt.reason or 'no reason is given'}" + (f" ({_log(attempt.run).relative_to(study.folder)})" if attempt.run else "")
         for attempt in study.failed
     ]
     return notes + [str(note) for note in study.about.get("notes") or []]
+
+
+def _log(run: Path) -> Path:
+    """All that a point of a study has said, or else the log of a run."""
+    return next((run / name for name in ("console.txt", "log.txt") if (run / name).exists()), run)

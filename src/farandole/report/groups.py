@@ -10,7 +10,7 @@ from typing import Any
 from farandole.report.numbers import plain
 from farandole.report.reading import Attempt, Study
 
-__all__ = ["EMULATED", "Axis", "Point", "Series", "axis_of", "label_of", "measure_of", "points_of", "series_of"]
+__all__ = ["EMULATED", "Axis", "Point", "Series", "axis_of", "label_of", "measure_of", "points_of", "series_of", "word_for"]
 
 _ALONG = {
     "strong": ("ranks",),
@@ -119,7 +119,7 @@ def axis_of(kind: str, points: Sequence[Point]) -> Axis:
     name = next(iter([*wanted, *varied]), "ranks")
     return Axis(
         name=name,
-        label=_WORDS.get(name, name.replace("_", " ")),
+        label=word_for(name),
         numeric=all(_is_number(value) for value in values.get(name, {1})),
     )
 
@@ -150,8 +150,13 @@ def label_of(settings: dict[str, Any]) -> str:
     return ", ".join(_setting(name, value) for name, value in settings.items())
 
 
+def word_for(name: str) -> str:
+    """A setting's name, for people."""
+    return _WORDS.get(name, name.replace("_", " "))
+
+
 def _setting(name: str, value: Any) -> str:
-    word = _WORDS.get(name, name.replace("_", " "))
+    word = word_for(name)
     if _is_number(value):
         return f"{word} {plain(value)}"
     return str(value) if name == "loader" else f"{word} {value}"

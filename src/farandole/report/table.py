@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farandole.report.comparing import Comparison, Pair
-from farandole.report.groups import Axis, Point
+from farandole.report.groups import Axis, Point, word_for
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import UNKNOWN, number, percent, plain, times
 from farandole.report.scaling import Scaling
@@ -52,7 +52,7 @@ _COLUMNS = (
     Column(name="train", unit="s", value=_figure("train_s"), minor=True),
     Column(name="epoch", unit="s", value=_figure("epoch_s"), minor=True),
     Column(name="step", unit="ms", value=lambda point, _: _times(point.median("step_s"), 1e3), minor=True),
-    Column(name="speed-up", value=lambda _, scaling: scaling.speedup if scaling else None, text=times),
+    Column(name="speedup", value=lambda _, scaling: scaling.speedup if scaling else None, text=times),
     Column(name="efficiency", value=lambda _, scaling: scaling.efficiency if scaling else None, text=percent),
     Column(name="samples/s", value=_figure("samples_per_s")),
     Column(name="power", unit="W", value=_figure("power_w")),
@@ -86,7 +86,7 @@ def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scalin
     named = list(dict.fromkeys([axis.name, *varied]))
     hidden = {"local batch" if name == "batch_size" else name for name in named}
     shown = [column for column in shown if column.name not in hidden]
-    head = [_heading(name.replace("_", " "), kind="word" if _is_word(points, name) else None) for name in named]
+    head = [_heading(word_for(name), kind="word" if _is_word(points, name) else None) for name in named]
     head += [
         _heading(
             column.name, column.unit, kind="minor" if column.minor else None,

@@ -18,6 +18,8 @@ EFFICIENT = 0.8
 """From here on a rank count is called efficient."""
 _LOST_ACCURACY = 0.02
 _MOST_SERIES = 3
+_SAME = 0.03
+"""A smaller change of a time is none that a few runs could tell."""
 _WORDS = {cause.name: cause.words for cause in CAUSES}
 
 
@@ -40,11 +42,17 @@ def _scaling(scalings: Sequence[Scaling[Point]]) -> list[str]:
     fair = [one for one in scalings if "oversubscribed" not in one.point.marks]
     shared = [one.ranks for one in scalings if "oversubscribed" in one.point.marks]
     alone = "Training alone: " if scalings[0].training_only else ""
-    first, *rest = _limit(fair) if len(fair) > 1 else [f"Only {count(fair[0].ranks if fair else 0, 'rank')} had cores of their own"]
+    first, *rest = _limit(fair) if len(fair) > 1 else [_alone(fair)]
     clauses = [f"{alone}{first[0].lower()}{first[1:]}" if alone else first, *rest]
     if shared:
         clauses.append(f"{_ranks(shared)} ranks shared cores (oversubscribed) and say nothing of scaling")
     return clauses
+
+
+def _alone(fair: Sequence[Scaling[Point]]) -> str:
+    if not fair:
+        return "No run had a core for every rank"
+    return f"Only the run on {count(fair[0].ranks, 'rank')} had a core for {'each' if fair[0].ranks > 1 else 'it'}"
 
 
 def _limit(scalings: Sequence[Scaling[Point]]) -> list[str]:
@@ -179,8 +187,10 @@ def comparison_verdict(comparison: Comparison) -> str:
     pair = pairs[-1]
     where = f"on {pair.value} rank{'' if pair.value == 1 else 's'}" if comparison.axis.name == "ranks" else f"with {comparison.axis.label} {pair.value}"
     saved, factor = pair.saved("total_s") or 0.0, pair.factor("total_s")
-    change = f"{percent(saved)} less time" if saved >= 0 else f"{percent(-saved)} more time"
-    clauses = [f"{comparison.after} instead of {comparison.before}: {change} {where} ({times(factor)})", *_largest(pair)]
+    change = f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} time {where} ({times(factor)})"
+    if abs(saved) < _SAME:
+        change = f"the same time {where}, within {percent(_SAME)}"
+    clauses = [f"{comparison.after} instead of {comparison.before}: {change}", *_largest(pair)]
     energy = pair.saved("energy_j")
     if energy is not None:
         clauses.append(
@@ -201,7 +211,7 @@ def _largest(pair: Pair) -> list[str]:
         return []
     words = max(changes, key=lambda name: abs(changes[name][0] - changes[name][1]))
     before, after = changes[words]
-    return [f"most of it in {words}, {seconds(before)} → {seconds(after)}"]
+    return [f"{words} changed most, {seconds(before)} → {seconds(after)}"]
 
 
 def _sentence(clauses: Sequence[str]) -> str:

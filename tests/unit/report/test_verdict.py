@@ -84,7 +84,7 @@ def test_a_comparison_says_what_changed_and_claims_no_modelled_saving(tmp_path: 
     found = content(tmp_path / "pandas", tmp_path / "fast", loaders=("pandas",))
     assert found.verdicts[0].startswith("Fast instead of pandas: ")
     assert "less time on 16 ranks" in found.verdicts[0]
-    assert "most of it in loading, " in found.verdicts[0]
+    assert "; loading changed most, " in found.verdicts[0]
     assert found.verdicts[0].endswith("energy is modelled and not compared.")
 
 
@@ -113,7 +113,7 @@ def test_trust_counts_failures_and_repeats(tmp_path: Path) -> None:
     assert chips["energy known"] == ("in all runs", "good")
     assert chips["sampler"] == ("0.31% of a core", "good")
     assert chips["clock error"] == ("not known", "none")
-    assert [note for note in found.notes if "was killed" in note and "log.txt" in note]
+    assert [note for note in found.notes if "was killed" in note and "console.txt" in note]
 
 
 def test_a_busy_machine_and_uncommitted_changes_are_told(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def timeline_figure(trace: Trace, no_power: str) -> Figure:
         word
         for word in (
             f"The run on {trace.of}; one clock for all panels"
-            + ("." if trace.residual_s is None else f", right to ±{quantity(trace.residual_s, 's')}."),
+            + (f", right to ±{quantity(trace.residual_s, 's')}." if trace.residual_s else ", that of the host." if trace.residual_s == 0 else "."),
             "Power is modelled (TDP × utilisation), not measured." if modelled else "",
             f"No power: {no_power}." if not power else "",
             "" if sent else "No wait for communication was recorded.",
