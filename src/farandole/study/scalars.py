@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from farandole.errors import SettingsError
+from farandole.errors import DataError, SettingsError
 from farandole.study.folder import StudyFolder
 from farandole.study.points import described, varying
 
@@ -63,8 +63,15 @@ def _tensorboard(folder: StudyFolder, run: Path, name: str, result: Mapping[str,
 
 
 def _mlflow(folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
-    """A run of before that is of the same point is replaced."""
     mlflow = _required("mlflow")
+    try:
+        _to_mlflow(mlflow, folder, run, name, result)
+    except mlflow.exceptions.MlflowException as error:
+        raise DataError(f"--scalars mlflow: {error}") from error
+
+
+def _to_mlflow(mlflow: Any, folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
+    """A run of before that is of the same point is replaced."""
     client, tags = mlflow.tracking.MlflowClient(), {"farandole.point": f"{folder.path.absolute()} {_point(result)}"}
     experiment = mlflow.set_experiment(folder.plan()["title"])
     for old in client.search_runs([experiment.experiment_id], f"tags.`farandole.point` = '{_quoted(tags['farandole.point'])}'"):
@@ -77,8 +84,15 @@ def _mlflow(folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]
 
 
 def _wandb(folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
-    """Under an id of its own: the same point is the same run, however often it is written."""
     wandb = _required("wandb")
+    try:
+        _to_wandb(wandb, folder, run, name, result)
+    except wandb.errors.Error as error:
+        raise DataError(f"--scalars wandb: {error}") from error
+
+
+def _to_wandb(wandb: Any, folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
+    """Under an id of its own: the same point is the same run, however often it is written."""
     known_as = hashlib.sha256(f"{folder.path.absolute()} {_point(result)}".encode()).hexdigest()[:16]
     started = wandb.init(
         project="farandole", group=folder.plan()["title"], name=name, id=known_as, config=dict(result["settings"]), dir=str(run)

@@ -64,6 +64,8 @@ def test_emulated_ranks_tell_of_accuracy_and_never_of_speed(tmp_path: Path) -> N
         figures = {**line["figures"], "test_accuracy": accuracy, "total_s": 100.0 / as_ranks}
         lines.append({**line, "key": str(at), "settings": settings, "figures": figures, "marks": ["emulated ranks", "modelled power"]})
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    about = json.loads((tmp_path / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps({**about, "points": lines}))
     found = content_of(read_folder(tmp_path), None)
     (verdict,) = found.verdicts
     assert verdict.startswith("Test accuracy holds to 8 ranks with rate scaling linear (0.98) and is 0.60 on 48; ")
