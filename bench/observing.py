@@ -1,13 +1,11 @@
 """What observing a script costs: the same training steps with every hook in place, and without any.
 
 A model of many small layers is the hardest case for hooks around modules; the step of the `mlp` benchmark is the usual one.
-A step that is not timed comes first: hooks are put in place once, and what that costs is no cost of a step. Processor time,
-of all threads, is told beside the time that passes: it says the same with less noise.
+A step that is not timed comes first: hooks are put in place once, and what that costs is no cost of a step.
 """
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -68,41 +66,30 @@ class _Trainer:
 
 
 def measure(ranks: Ranks, *, block_steps: int, budget_s: float) -> list[Case]:
-    """Seconds of a step, as mean of a block of steps, for two models; then their processor time."""
+    """Seconds of a step, as mean of a block of steps, for two models."""
     observation = _Observation(ranks.folder, ranks.rank, ranks.size)
     return [
-        case
+        _case(ranks, what, trainer, observation, block_steps, budget_s / 2)
         for what, trainer in (("mlp", _mlp(ranks, block_steps)), (f"{_LAYERS} layers", _deep(block_steps)))
-        for case in _cases(ranks, what, trainer, observation, block_steps, budget_s / 2)
     ]
 
 
-def _cases(
+def _case(
     ranks: Ranks, what: str, trainer: _Trainer, observation: _Observation, block_steps: int, budget_s: float
-) -> list[Case]:
+) -> Case:
     ranks.say(f"observing: {what}")
-    used: dict[str, list[float]] = {OFF: [], ON: []}
-
-    def block(name: str) -> None:
-        began = time.process_time()
-        trainer.epoch()
-        used[name].append(time.process_time() - began)
 
     def begin() -> None:
         observation.begin()
         trainer.one_step()
 
     contestants = [
-        Contestant(name=OFF, stages=[("", lambda: block(OFF))], prepare=trainer.one_step),
-        Contestant(name=ON, stages=[("", lambda: block(ON))], prepare=begin, tidy=observation.end),
+        Contestant(name=OFF, stages=[("", trainer.epoch)], prepare=trainer.one_step),
+        Contestant(name=ON, stages=[("", trainer.epoch)], prepare=begin, tidy=observation.end),
     ]
     samples = contest(ranks, contestants, budget_s=budget_s)
-    kept = {name: seconds[-len(samples[name]) :] for name, seconds in used.items()}  # without the dropped rounds
-    notes = {"block_steps": block_steps}
-    return [
-        Case(what=told, samples={name: [s / block_steps for s in seconds] for name, seconds in found.items()}, notes=notes)
-        for told, found in ((f"{what} step, observed", samples), (f"{what} step, observed: processor time", kept))
-    ]
+    per_step = {name: [s / block_steps for s in seconds] for name, seconds in samples.items()}
+    return Case(what=f"{what} step, observed", samples=per_step, notes={"block_steps": block_steps})
 
 
 def _mlp(ranks: Ranks, steps: int) -> _Trainer:

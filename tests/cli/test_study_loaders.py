@@ -53,6 +53,7 @@ def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path) -> None:
         assert min(row["seconds"], row["mb_per_s"]) > 0
         assert row["shape"] == [128 if row["role"] == "train" else 32, 1000]
         # The table itself, of every process or of all together, and what a library keeps besides.
+        print(row["method"], row["ranks"], row["state"], row["held_bytes"] / (4 * 1000 * row["shape"][0]))
         assert 4 * 1000 * row["shape"][0] <= row["held_bytes"] < 64 << 20
     assert first["compile_s"] > 0
     assert first["environment"]["packages"]["pandas"] == first["loaders"]["pandas"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import threading
 from collections.abc import Iterator
@@ -30,8 +31,16 @@ def restart_resident_peak() -> None:
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process that is no file's, counted page by page: those of libraries come and go with other processes."""
+    """Memory in use that is no file's, counted page by page: pages of libraries are shared with whoever comes and goes."""
+    _give_back()
     return _fields(Path("/proc/self/smaps_rollup")).get("Anonymous", 0)
+
+
+def _give_back() -> None:
+    """What was freed and kept for later use is not in use; C libraries other than glibc keep it to themselves."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def mapped_bytes(start: int, size: int) -> int:
