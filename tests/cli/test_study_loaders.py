@@ -52,9 +52,9 @@ def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path) -> None:
         assert len(row["samples"]) == 2
         assert min(row["seconds"], row["mb_per_s"]) > 0
         assert row["shape"] == [128 if row["role"] == "train" else 32, 1000]
-        # The table itself, of every process or of all together, and what a library keeps besides.
-        print(row["method"], row["ranks"], row["state"], row["held_bytes"] / (4 * 1000 * row["shape"][0]))
-        assert 4 * 1000 * row["shape"][0] <= row["held_bytes"] < 64 << 20
+        # Of 4 bytes a value, once for all processes or for each; pandas keeps megabytes besides.
+        tables_held = row["held_bytes"] / (4 * 1000 * row["shape"][0])
+        assert 0.99 < tables_held < (4 if row["method"].startswith("fast") else 50), row
     assert first["compile_s"] > 0
     assert first["environment"]["packages"]["pandas"] == first["loaders"]["pandas"]
 
