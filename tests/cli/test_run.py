@@ -97,8 +97,11 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     # A rate at which nothing is learnt, and less validation than test data: every epoch's test is the last one's.
     options = ["--data-dir", str(data), "--epochs", "2", "--json", "--train_steps", "2", "--optimizer", "lars", "--power"]
     still = ["--learning_rate", "1e-30", "--val_steps", "1", "--batch_size", "4"]
-    run = farandole("run", "nt3", *options, *SMALL, *still, cwd=tmp_path)
+    (tmp_path / "out here" / "report.html").mkdir(parents=True)  # so that the page cannot be written
+    run = farandole("run", "nt3", *options, *SMALL, *still, "--output-dir", "out here", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
+    assert "the results are complete, but their page could not be made" in run.stderr
+    assert run.stderr.splitlines()[-1] == "To try again, type: farandole report 'out here'"
     record: dict[str, Any] = json.loads(run.stdout)
     assert record["plan"]["steps"] == 2 and record["settings"]["optimizer"] == "lars"
     assert "epoch 2/2" in run.stderr
