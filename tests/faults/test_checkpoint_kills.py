@@ -193,7 +193,7 @@ def check_none_lost(lives: list[list[int]]) -> None:
 
 @pytest.mark.parametrize(("ranks", "kills"), [(2, 4), (3, 2)])
 def test_killed_and_resumed_training_ends_with_the_same_bits(tmp_path: Path, ranks: int, kills: int) -> None:
-    lives = survive(tmp_path, NUMPY, ranks, kills=kills, seed=6)
+    lives = survive(tmp_path, NUMPY, ranks, kills=kills, seed=5)
     check_none_lost(lives)
     assert lives[-1], "no kill came after a save"
 
