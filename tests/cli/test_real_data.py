@@ -154,5 +154,6 @@ def test_networks_learn_from_real_data(
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     print(run.stdout)
-    scores = {line[:28].strip(): float(re.findall(r"0\.\d+", line)[0]) for line in run.stdout.splitlines()[2:]}
+    lines = [line for line in run.stdout.splitlines() if re.search(r"0\.\d+", line)]
+    scores = {line[:28].strip(): float(re.findall(r"0\.\d+", line)[0]) for line in lines}
     assert scores[network] > scores[baseline], run.stdout

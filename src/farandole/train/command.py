@@ -31,7 +31,7 @@ _EXAMPLES = """\
 examples:
   farandole run nt3 -n 2                                two minutes on two cores; the data is made on the fly
   farandole run p1b2 -n 4 --preset test --parallel steps
-  farandole run nt3 -n 2 --emulate-ranks 48             the accuracy 48 ranks would have
+  farandole run nt3 -n 2 --emulate-ranks 16             the accuracy 16 ranks would have
   farandole run nt3 -n 8 --preset paper --data-dir DIR  the real files, the papers' sizes
   farandole run nt3 -n 2 --restarts 3 --output-dir run1   checkpoints; started again by itself, or by the same command
   farandole run nt3 --config_file nt3_default_model.txt --epochs 8 --batch_size 20

@@ -137,7 +137,7 @@ class _Session:
 
         from farandole.comm.collectives import allgather_object
         from farandole.train.memory import available_bytes, check_memory, estimated_bytes, weights_within
-        from farandole.train.optimizer import make_optimizer
+        from farandole.train.optimizer import compile_model
         from farandole.train.seeds import spread_seeds
 
         parameters = self._settings.parameters
@@ -155,10 +155,7 @@ class _Session:
             raise SettingsError(
                 f"loss={parameters.loss!r} is unknown. Use a Keras loss by name, e.g. mse."
             ) from None
-        model.compile(
-            make_optimizer(parameters.optimizer, plan), loss, metrics=self._known.metrics(parameters, data)
-        )
-        model.optimizer.build(model.trainable_variables)
+        compile_model(model, parameters.optimizer, plan, loss, self._known.metrics(parameters, data))
         return model
 
     def _train(self, model: Any, data: TrainingData, plan: Plan) -> Any:
