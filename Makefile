@@ -17,7 +17,7 @@ SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-of-ranks test-of-faults test-of-the-rest test-mpis bench soak soak-training lint slurm browser clean
+.PHONY: help demo test test-of-ranks test-of-faults test-of-the-rest test-of-mpis test-mpis bench soak soak-training lint slurm browser clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,10 +29,12 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile.
 test: $(OTHER_MPIS_READY) ## ruff, mypy and every test except the soak
-	@$(MAKE) --no-print-directory -j2 -Otarget test-of-ranks test-of-faults test-of-the-rest lint
+	@$(MAKE) --no-print-directory -j3 -Otarget test-of-the-rest test-of-ranks test-of-faults test-of-mpis lint
 
-test-of-ranks: $(OTHER_MPIS_READY)
+test-of-ranks: $(READY)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(RANK_TESTS)
+
+test-of-mpis: $(OTHER_MPIS_READY)
 	@for mpi in $(OTHER_MPIS); do \
 	  echo "On $$mpi:"; .venv-$$mpi/bin/python -m pytest -m "not soak" $(ON_EVERY_MPI) || exit 1; \
 	done
@@ -52,10 +54,10 @@ bench: $(READY) ## measure against MPI, torch DDP and gloo, side by side
 	$(BIN)/python -m bench
 
 soak: $(READY) ## repeat the fault tests (up to 45 minutes)
-	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 --ignore=tests/parity
+	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 tests/faults
 
-soak-training: $(READY) ## train what is too long for make test: learning, emulated ranks, every backend on three ranks
-	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 tests/parity
+soak-training: $(READY) ## what else is too long for make test: learning, emulated ranks, examples, random programs
+	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 --ignore=tests/faults
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -87,12 +89,13 @@ endef
 export CHECK_PYTHON
 
 # --no-build-isolation: the pinned setuptools builds the package, instead of whichever is newest today.
+# --no-compile: Python compiles what is imported; most of it never is.
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found. Type: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c "$$CHECK_PYTHON"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
-	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[torch,keras,tensorflow,jax,mpi,data,loaders,dev]"
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-compile -c constraints.txt -e ".[torch,keras,tensorflow,jax,mpi,data,loaders,dev]"
 	@touch $@
 
 # addsitedir, unlike a plain path, also heeds the .pth file through which .venv finds this package.
@@ -101,5 +104,5 @@ $(READY): pyproject.toml constraints.txt
 	@there=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
 	here=$$(.venv-$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
 	echo "import site; site.addsitedir('$$there')" > $$here/borrowed.pth
-	$(BIN)/python -m pip --python .venv-$* install --quiet --disable-pip-version-check -c constraints.txt $(WHEEL_$*)
+	$(BIN)/python -m pip --python .venv-$* install --quiet --no-compile --disable-pip-version-check -c constraints.txt $(WHEEL_$*)
 	@touch $@

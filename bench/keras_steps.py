@@ -23,6 +23,7 @@ from bench.contest import Contestant, Ranks, contest
 __all__ = ["measure"]
 
 ALONE, OURS, DDP = "no communication", "farandole", "DDP"
+ALONE_LOOP, OURS_LOOP = "no communication, in DDP's loop", "farandole, in DDP's loop"
 CLASSES = 10
 
 
@@ -68,24 +69,39 @@ class _Trainer:
         self.model.fit(self._inputs, self._labels, batch_size=len(self._inputs) // count, shuffle=False, verbose=0)
 
 
-def _ddp(trainer: _Trainer) -> _Trainer:
-    """The same Keras model inside torch's DDP, stepped as Keras steps it."""
-    import torch
+def _ddp(model: Any) -> Any:
+    """The same Keras model inside torch's DDP."""
     from torch.nn.parallel import DistributedDataParallel
 
-    wrapped = DistributedDataParallel(trainer.model, gradient_as_bucket_view=True, broadcast_buffers=False)
+    return DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False)
+
+
+def _in_loop(trainer: _Trainer, forward: Any) -> _Trainer:
+    """Stepped by a loop, with none of fit()'s work for batches, metrics and callbacks; `forward` is the model, or DDP's."""
+    import torch
+
     model = trainer.model
     inputs, labels = (keras.ops.convert_to_tensor(a) for a in (trainer._inputs, trainer._labels))
 
     def steps(count: int) -> None:
         for x, y in zip(inputs.chunk(count), labels.chunk(count)):
             model.zero_grad()
-            model.loss(y, wrapped(x)).backward()
+            model.loss(y, forward(x)).backward()
             with torch.no_grad():
                 model.optimizer.apply([v.value.grad for v in model.trainable_weights], model.trainable_weights)
 
     trainer.steps = steps  # type: ignore[method-assign]
     return trainer
+
+
+def _on_torch(model: str, rank: int, block_steps: int) -> list[_Trainer]:
+    """DDP, which Keras' fit() does not know, in a loop; and in the same loop the others."""
+
+    def trainer(name: str, distributed: bool = False) -> _Trainer:
+        return _Trainer(name, model, distributed, rank, block_steps)
+
+    ddp, ours, alone = trainer(DDP), trainer(OURS_LOOP, distributed=True), trainer(ALONE_LOOP)
+    return [_in_loop(ddp, _ddp(ddp.model)), *(_in_loop(t, t.model) for t in (ours, alone))]
 
 
 def measure(ranks: Ranks, *, model: str, block_steps: int, budget_s: float) -> list[Case]:
@@ -96,7 +112,7 @@ def measure(ranks: Ranks, *, model: str, block_steps: int, budget_s: float) -> l
     trainers = [_Trainer(ALONE, model, False, ranks.rank, block_steps), ours]
     if backend == "torch":
         ranks.join_gloo()
-        trainers.append(_ddp(_Trainer(DDP, model, False, ranks.rank, block_steps)))
+        trainers += _on_torch(model, ranks.rank, block_steps)
     samples = contest(ranks, [t.contestant(block_steps) for t in trainers], budget_s=budget_s)
     found = ours.model.optimizer.communication_statistics()
     if backend == "torch":

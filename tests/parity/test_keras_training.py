@@ -178,6 +178,29 @@ def test_several_steps_in_one_call(hvd):
     assert_same(hvd, model, expected)
 
 
+@on_ranks(2, ["jax"])
+def test_a_step_in_two_parts_trains_the_same(hvd):
+    """A gradient of 16 MiB, whose result the ranks share, is reduced between the two."""
+
+    def train(optimizer, rank, size, **options):
+        model = build(seed=rank, width=14_000)
+        model.compile(optimizer, "mse", metrics=["mae"], steps_per_execution=2)
+        history = fit(model, *data(rank, size), size, **options)
+        return weights(model), history
+
+    expected, history = on_root(hvd, lambda: train(make("clipped"), 0, 1))
+    optimizer = hvd.DistributedOptimizer(make("clipped"))
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    found, averaged = train(optimizer, hvd.rank(), hvd.size(), callbacks=callbacks)
+    assert hvd.check_buffers_match(found) == 0
+    for value, wanted in zip(found, expected):
+        assert abs(value - wanted).max() < TOLERANCE
+    for name, values in history.items():
+        assert max(abs(a - b) for a, b in zip(averaged[name], values)) < 1e-5
+    moved = optimizer.communication_statistics()
+    assert moved["copied_bytes"] < 0.1 * moved["bytes"]  # the small ones
+
+
 @on_ranks(2)
 def test_passes_that_add_up_are_reduced_once(hvd):
     def train():

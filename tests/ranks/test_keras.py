@@ -101,6 +101,27 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(hvd, outer):
     assert float(keras.ops.convert_to_numpy(scaling.dynamic_scale)) == 1.0
 
 
+@on_two()
+def test_passes_add_up_in_either_nesting(hvd):
+    import keras
+    import numpy as np
+
+    def train(wrap):
+        model = model_of(policy="mixed_float16")
+        model.compile(wrap(keras.optimizers.SGD(0.02)), "mse")
+        model.optimizer.initial_scale = 2.0
+        model.fit(*data(32, hvd.rank()), batch_size=8, shuffle=False, verbose=0)
+        assert hvd.check_buffers_match(weights(model)) == 0
+        return weights(model)
+
+    scaled = keras.optimizers.LossScaleOptimizer
+    inside = train(lambda plain: hvd.DistributedOptimizer(scaled(plain, initial_scale=2.0), backward_passes_per_step=2))
+    around = train(lambda plain: hvd.DistributedOptimizer(plain, backward_passes_per_step=2))
+    for start, a, b in zip(weights(model_of()), inside, around):
+        assert not np.array_equal(start, a)
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
 # What ranks can differ in
 
 
@@ -248,6 +269,76 @@ def test_two_models_train_at_the_same_time(hvd):
     after = weights(models[0]) + weights(models[1])
     assert hvd.check_buffers_match(after) == 0
     assert not any((a == b).all() for a, b in zip(before, after))
+
+
+@on_two()
+def test_two_optimizers_in_one_step(hvd):
+    """As in a GAN: neither update waits for the other's, and a compiler may order them as it likes."""
+    import keras
+
+    models = [model_of(seed=seed) for seed in (0, 1)]
+    optimizers = [hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)) for _ in models]
+    for model, optimizer in zip(models, optimizers):
+        optimizer.build(model.trainable_variables)
+    before = weights(models[0]) + weights(models[1])
+    step = {"torch": torch_pair, "tensorflow": tensorflow_pair, "jax": jax_pair}[keras.backend.backend()](models, optimizers)
+    for number in range(4):
+        step(*data(8, 2 * number + hvd.rank()))
+    after = weights(models[0]) + weights(models[1])
+    assert hvd.check_buffers_match(after) == 0
+    assert not any((a == b).all() for a, b in zip(before, after))
+
+
+def torch_pair(models, optimizers):
+    import keras
+    import torch
+
+    def step(x, y):
+        for model in models:
+            model.zero_grad()
+        sum((model(x) - keras.ops.convert_to_tensor(y)).square().mean() for model in models).backward()
+        with torch.no_grad():
+            for model, optimizer in zip(models, optimizers):
+                optimizer.apply([v.value.grad for v in model.trainable_variables], model.trainable_variables)
+
+    return step
+
+
+def tensorflow_pair(models, optimizers):
+    import tensorflow as tf
+
+    @tf.function
+    def step(x, y):
+        for model, optimizer in zip(models, optimizers):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    return step
+
+
+def jax_pair(models, optimizers):
+    import jax
+
+    @jax.jit
+    def updated(states, x, y):
+        def gradients(model, values):
+            return jax.grad(lambda v: ((model.stateless_call(v, [], x)[0] - y) ** 2).mean())(values)
+
+        return [
+            optimizer.stateless_apply(own, gradients(model, values), values)
+            for model, optimizer, (values, own) in zip(models, optimizers, states)
+        ]
+
+    def step(x, y):
+        held = [(m.trainable_variables, o.variables) for m, o in zip(models, optimizers)]
+        states = [tuple([v.value for v in variables] for variables in pair) for pair in held]
+        for pair, new in zip(held, updated(states, x, y)):
+            for variables, values in zip(pair, new):
+                for variable, value in zip(variables, values):
+                    variable.assign(value)
+
+    return step
 
 
 @on_two()

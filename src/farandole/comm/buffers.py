@@ -6,14 +6,15 @@
              the large ones in the node's window
 
 A word for each rank travels along, zero in every step. A rank that has ended its training takes part once more,
-with zeros and its word set: ranks that are still training then raise, instead of waiting for it.
+with its word set: ranks that are still training then raise, instead of waiting for it. The words are in the plan's first
+piece, which is all that ranks reduce that end together; where some train on, the others send zeros for the rest.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -74,8 +75,8 @@ class BufferReducer:
         self.shapes = list(shapes)
         self.copied_bytes = 0
         """Bytes of gradients copied on this rank so far, by this package."""
-        # The large ones, which need no copy, first: they are reduced while the others are copied.
-        self._order = sorted(range(len(shapes)), key=lambda i: -self.shapes[i].nbytes)
+        # By size, so that the words share a bucket with small ones.
+        self._order = sorted(range(len(shapes)), key=lambda i: self.shapes[i].nbytes)
         self._plan = self._open_plan(label)
         weakref.finalize(self, self._plan.retire).atexit = False
         self._copies = [False] * len(shapes)
@@ -95,7 +96,7 @@ class BufferReducer:
         plan = GradientPlan(
             runtime,
             f"{label}.{number}",
-            [*(listed[i] for i in self._order), Entry(_ENDED, "float32", (runtime.transport.size,))],
+            [Entry(_ENDED, "float32", (runtime.transport.size,)), *(listed[i] for i in self._order)],
             how=settings.how,
             staged=settings.wire is not None,
             team=Team(threads=threads, stats_every=settings.team.stats_every),
@@ -117,14 +118,29 @@ class BufferReducer:
 
         With `in_place`, an array and its out may be the same memory.
         """
-        held = [self._hand_over(place, arrays[i]) for place, i in enumerate(self._order)]
-        ended = self._finish(0.0)
-        if ended:
+        words = self._hand_over_words(0.0)
+        held = [self._hand_over(place, arrays[i]) for place, i in self._places()]
+        self._plan.finish()
+        if words.any():
+            ended = np.flatnonzero(words).tolist()
             raise_still_training(ended, self.settings.process_set, self.statistics.steps)
         results: list[AnyArray] = [np.empty(0)] * len(arrays)
-        for place, i in enumerate(self._order):
-            results[i] = self._take(place, i, held[place], None if outs is None else outs[i])
+        for (place, i), result in zip(self._places(), held):
+            results[i] = self._take(place, i, result, None if outs is None else outs[i])
         return results
+
+    def _places(self) -> Iterable[tuple[int, int]]:
+        """(place in the plan, number) of every gradient; the words are in place 0."""
+        return enumerate(self._order, start=1)
+
+    def _hand_over_words(self, word: float) -> AnyArray:
+        """Give this rank's word to the plan; where those of all ranks will be."""
+        words = self._plan.buffer(0)
+        assert words is not None
+        words[:] = 0
+        words[self._rank] = word
+        self._plan.ready(0, None)
+        return words
 
     def _hand_over(self, place: int, array: AnyArray) -> AnyArray:
         """Give a gradient to the plan; where its result will be."""
@@ -167,24 +183,22 @@ class BufferReducer:
             np.copyto(target, source, casting="unsafe")
         self.copied_bytes += target.nbytes
 
-    def _finish(self, word: float) -> list[int]:
-        """Carry the step out; numbers, within the set, of ranks that have ended."""
-        words = self._plan.buffer(len(self._order))
-        assert words is not None
-        words[:] = 0
-        words[self._rank] = word
-        self._plan.ready(len(self._order), None)
-        self._plan.finish()
-        found: list[int] = np.flatnonzero(words).tolist()
-        return found
-
     def end(self) -> None:
         """This rank has ended its training: raise where others have not. Collective."""
-        for place, i in enumerate(self._order):
-            shape = self.shapes[i]
-            self._hand_over(place, np.zeros(shape.shape, _dtype(shape.dtype)))
         steps = self.statistics.steps
-        check_ended(self._finish(1.0), self.settings.process_set, steps)
+        words = self._hand_over_words(1.0)
+        first = set(self._plan.first)
+        self._hand_over_zeros(place for place, _ in self._places() if place in first)
+        if self._plan.finish_early(lambda: bool(words.all())):
+            return
+        self._hand_over_zeros(place for place, _ in self._places() if place not in first)
+        self._plan.finish()
+        check_ended(np.flatnonzero(words).tolist(), self.settings.process_set, steps)
+
+    def _hand_over_zeros(self, places: Iterable[int]) -> None:
+        for place in places:
+            shape = self.shapes[self._order[place - 1]]
+            self._hand_over(place, np.zeros(shape.shape, _dtype(shape.dtype)))
 
     @property
     def statistics(self) -> Statistics:

@@ -20,7 +20,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -365,7 +365,7 @@ class GradientPlan:
                 self._post(self._counting)
             while self._take_and_reduce():
                 pass
-            self._join()
+            self._join(len(self._pieces))
             self._two_level.released(self._sequence, self._key, len(self._pieces))
             if self._window is not None:
                 self._window_changed = dict(zip(self._results, self._window.refresh()))
@@ -380,6 +380,28 @@ class GradientPlan:
         self._say_statistics()
         self._begin()
         return counts
+
+    @property
+    def first(self) -> list[int]:
+        """The gradients of the first piece, which finish_early() waits for."""
+        return list(self._pieces[0].entries)
+
+    def finish_early(self, enough: Callable[[], bool]) -> bool:
+        """Reduce the first piece alone; where that is `enough`, which all ranks find alike, the step ends with it."""
+        start_ns = time.monotonic_ns()
+        try:
+            self._take_and_reduce()
+            self._join(1)
+            if not enough():
+                return False
+            self._two_level.released(self._sequence, self._key, 1)
+            self._two_level.skip_rest(self._sequence)
+        except BaseException:
+            self._abandon()
+            raise
+        self.statistics.step(exposed_s=(time.monotonic_ns() - start_ns) * 1e-9)
+        self._begin()
+        return True
 
     def _counts(self) -> AnyArray:
         if self._node_presence is None:
@@ -473,10 +495,10 @@ class GradientPlan:
             timeline.span(communication_track(), "ALLREDUCE", start_ns, end_ns, arguments)
         self.statistics.reduced(array.nbytes, (end_ns - start_ns) * 1e-9)
 
-    def _join(self) -> None:
-        """Wait for the pieces that the team's threads have taken."""
+    def _join(self, count: int) -> None:
+        """Wait until `count` pieces are reduced: the team's threads have taken those that are not."""
         with self._lock:
-            while self._reduced < len(self._pieces) and self._error is None:
+            while self._reduced < count and self._error is None:
                 self._work_done.wait(timeout=0.2)
             if self._error is not None:
                 error, self._error = self._error, None

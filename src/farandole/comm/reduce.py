@@ -260,6 +260,10 @@ class TwoLevel:
             self.exchange.board.take_back(sequence)
         self._turn = sequence * self._slots
 
+    def skip_rest(self, sequence: int) -> None:
+        """No rank has anything for the slots of this sequence that are left."""
+        self._turn = (sequence + 1) * self._slots
+
     def released(self, sequence: int, key: str, slots: int) -> None:
         """The same for the first `slots` slots at once."""
         if self.exchange is not None:

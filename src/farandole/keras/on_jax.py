@@ -1,7 +1,8 @@
 """Keras on JAX: a compiled step calls back with its own buffers, and gradients are reduced where they lie.
 
 JAX's usual callbacks copy buffers to arrays on the device's own threads, and wait for ever where a process has one
-core and that thread is the one that calls. `buffer_callback` hands out the memory itself.
+core and that thread is the one that calls. `buffer_callback` hands out the memory itself. Very large gradients are
+reduced between two compiled parts of a step instead: see jax_steps.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from farandole.comm.buffers import BufferReducer, BufferSettings, Shape
 from farandole.errors import SettingsError
+from farandole.keras import jax_steps
 
 try:
     from jax.experimental.buffer_callback import buffer_callback
@@ -22,9 +24,10 @@ except ImportError as error:
         f"JAX {jax.__version__} has no buffer_callback, which farandole.keras needs. Type: pip install 'jax>=0.7'"
     ) from error
 
-__all__ = ["KEEPS_ABSENT", "Reducer", "set_threads", "when_due"]
+__all__ = ["KEEPS_ABSENT", "Reducer", "prepare", "set_threads", "when_due"]
 
 KEEPS_ABSENT = False
+_ALIGNED = 64
 
 
 class Reducer:
@@ -39,11 +42,29 @@ class Reducer:
                 f"JAX computes on {jax.default_backend()!r}; gradients are reduced in host memory. Set JAX_PLATFORMS=cpu."
             )
         self._variables = list(variables)
-        shapes = [Shape(v.path, v.dtype, tuple(v.shape)) for v in variables]
-        self._buffers = BufferReducer(label, shapes, settings, in_place=True)
+        self._label, self._settings = label, settings
+        self._opened: BufferReducer | None = None
+
+    def _open(self, *, in_place: bool) -> BufferReducer:
+        """How the first gradients come decides where results go. Collective the first time."""
+        if self._opened is None:
+            shapes = [Shape(v.path, v.dtype, tuple(v.shape)) for v in self._variables]
+            self._opened = BufferReducer(self._label, shapes, self._settings, in_place=in_place)
+        return self._opened
+
+    @property
+    def _buffers(self) -> BufferReducer:
+        assert self._opened is not None, "a reducer is made for gradients that come at once"
+        return self._opened
+
+    def reduce_between(self, grads: Sequence[Any]) -> list[Any]:
+        """The gradients of all ranks, good until the next are reduced. Collective."""
+        found = self._open(in_place=False).reduce([np.asarray(g) for g in grads])
+        return [_shared(array) for array in found]
 
     def reduce(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, as a part of the compiled step. Collective when it runs."""
+        self._open(in_place=True)
         call = buffer_callback(
             self._run,
             [jax.ShapeDtypeStruct(g.shape, g.dtype) for g in grads],
@@ -63,6 +84,17 @@ class Reducer:
 
     def statistics(self) -> dict[str, float]:
         return self._buffers.summary()
+
+
+def _shared(array: Any) -> Any:
+    """JAX's array in the same memory, where that begins as JAX wants it and NumPy knows the type; otherwise a copy."""
+    known = array.dtype.isbuiltin == 1
+    return jax.dlpack.from_dlpack(array) if known and array.ctypes.data % _ALIGNED == 0 else jax.numpy.array(array)
+
+
+def prepare() -> None:
+    """Let Keras make steps of two parts for models that need them."""
+    jax_steps.offer()
 
 
 def when_due(is_due: Any, reduce: Any, grads: list[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from farandole.tensorflow.gradients import GraphReducer as Reducer
 
-__all__ = ["KEEPS_ABSENT", "Reducer", "set_threads", "when_due"]
+__all__ = ["KEEPS_ABSENT", "Reducer", "prepare", "set_threads", "when_due"]
 
 KEEPS_ABSENT = False
 
@@ -23,3 +23,7 @@ def when_due(is_due: Any, reduce: Any, grads: list[Any]) -> list[Any]:
 def set_threads(threads: int) -> None:
     with contextlib.suppress(RuntimeError):  # too late: TensorFlow has begun to compute
         tf.config.threading.set_intra_op_parallelism_threads(threads)
+
+
+def prepare() -> None:
+    """Nothing of Keras' needs to change for this backend."""

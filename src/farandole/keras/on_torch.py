@@ -20,7 +20,7 @@ from farandole.torch import kernels
 from farandole.torch.compression import Compression
 from farandole.torch.gradients import GradientReducer, ReducerSettings
 
-__all__ = ["KEEPS_ABSENT", "Reducer", "set_threads", "when_due"]
+__all__ = ["KEEPS_ABSENT", "Reducer", "prepare", "set_threads", "when_due"]
 
 KEEPS_ABSENT = True
 """A variable without a gradient is reduced as well: another rank may have one."""
@@ -144,3 +144,7 @@ def when_due(is_due: Any, reduce: Any, grads: list[Any]) -> list[Any]:
 def set_threads(threads: int) -> None:
     with contextlib.suppress(RuntimeError):  # too late: torch has begun to compute
         torch.set_num_threads(threads)
+
+
+def prepare() -> None:
+    """Nothing of Keras' needs to change for this backend."""

@@ -45,13 +45,18 @@ class _Gradients:
         self.alone = False
         """Whether gradients stay this rank's for now, because the ranks' weights still differ."""
         self.local_layers = local_layers
+        self.held: list[Sequence[Any]] | None = None
+        """Where gradients go instead of being applied, while a step is taken apart."""
         self._label = label
         self._scale_local = scale_local
         self._module = reducing()
         self._reducers: dict[tuple[int, ...], Any] = {}
 
-    def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients of all ranks; those of local layers stay this rank's."""
+    def reduce(self, grads: Sequence[Any], variables: Sequence[Any], *, between: bool = False) -> list[Any]:
+        """The gradients of all ranks; those of local layers stay this rank's.
+
+        `between`: between two parts of a step, of which the second is done with them before the next step's are reduced.
+        """
         local = {id(v) for v in local_variables_of(self.local_layers)}
         result = list(grads)
         chosen = [
@@ -60,7 +65,8 @@ class _Gradients:
             if id(v) not in local and (grads[i] is not None or self._module.KEEPS_ABSENT)
         ]
         reducer = self._reducer([variables[i] for i in chosen])
-        for i, gradient in zip(chosen, reducer.reduce([grads[i] for i in chosen])):
+        reduce = reducer.reduce_between if between else reducer.reduce
+        for i, gradient in zip(chosen, reduce([grads[i] for i in chosen])):
             result[i] = gradient
         if local and self._scale_local:
             size = self.settings.process_set.runtime().transport.size
@@ -94,6 +100,16 @@ class _Gradients:
             yield
         finally:
             self.reduced = before
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[list[Sequence[Any]]]:
+        """Inside, gradients are handed out and nothing is applied."""
+        found: list[Sequence[Any]] = []
+        self.held = found
+        try:
+            yield found
+        finally:
+            self.held = None
 
     def end(self) -> None:
         """This rank has ended its training, or an epoch of a length nobody knew: raise where others have not.
@@ -129,6 +145,9 @@ class _Distributed:
 
     def stateless_apply(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         gradients = self._farandole
+        if gradients.held is not None:
+            gradients.held.append(grads)
+            return trainable_variables, optimizer_variables
         if gradients.reduced or self.gradient_accumulation_steps:
             return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
         with gradients.as_reduced():
@@ -246,6 +265,7 @@ def _distribute(
     plain = type(optimizer)
     optimizer.__dict__["_farandole"] = _Gradients(plain.__name__, settings, local_layers, scale_local)
     _reduce_before_overflow()
+    reducing().prepare()
     optimizer.__class__ = _in_front_of(plain)
 
 
@@ -272,17 +292,24 @@ def _accumulate(optimizer: Any, passes: int) -> None:
         raise SettingsError(f"backward_passes_per_step={passes}: must be 1 or more")
     if passes == 1:
         return
-    if optimizer.gradient_accumulation_steps not in (None, passes):
+    adding = _innermost(optimizer)  # LossScaleOptimizer adds nothing up itself
+    if adding.gradient_accumulation_steps not in (None, passes):
         raise SettingsError(
             f"backward_passes_per_step={passes}, but the optimizer has gradient_accumulation_steps="
-            f"{optimizer.gradient_accumulation_steps}: give one of them"
+            f"{adding.gradient_accumulation_steps}: give one of them"
         )
-    if optimizer.built:
+    if adding.built:
         raise SettingsError(
             f"backward_passes_per_step={passes}: the optimizer is built already, without room to add gradients up. "
             "Call DistributedOptimizer before the first fit() or build()."
         )
-    optimizer.gradient_accumulation_steps = passes
+    adding.gradient_accumulation_steps = passes
+
+
+def _innermost(optimizer: Any) -> Any:
+    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        optimizer = inner
+    return optimizer
 
 
 def _reduction(op: Op, predivide: float, size: int, multiply: float) -> Reduction:

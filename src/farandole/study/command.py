@@ -28,6 +28,7 @@ examples:
   farandole study lr nt3 --rates 0.001,0.01 --vary lr_scaling=linear,none --ranks 1,2
   farandole study strong --command "python train.py" --ranks 1,2
   farandole study studies/nt3-strong.toml --dry-run             what it would run, and how long that takes
+  farandole study strong nt3 --ranks 2,4 --hosts a:2,b:2        on other machines, so many ranks on each
   farandole study strong nt3 --ranks 2,4 --submit sbatch --ranks-per-node 2 --time 00:30:00 --directive=--partition=short
                                                                 scripts for Slurm; also pbs and lsf
   farandole study collect DIR                                   what such jobs have left

@@ -66,6 +66,7 @@ def _add_how(action: argparse.ArgumentParser) -> None:
     add = action.add_argument
     # fmt: off
     add("--preset", choices=PRESETS, help="how large; default: demo")
+    add("-H", "--hosts", metavar="a:2,b:2", help="start ranks on these hosts, so many on each; default: here")
     add("--repeats", type=int, metavar="R", help="runs of every point; default: 1")
     add("--out", type=Path, metavar="DIR", help="the study's folder; default: one under out/")
     add("--dry-run", action="store_true", help="show the points and an estimate, run nothing")
@@ -84,7 +85,7 @@ def run_kind(options: argparse.Namespace) -> int:
     axes = {name: _list(f"--{option.replace('_', '-')}", getattr(options, option)) for option, name in _AXES.items()}
     varied = {name: _list(f"--vary {name}", text) for name, text in map(_pair, options.vary)}
     fixed = {name: _literal(text) for name, text in map(_pair, options.set)}
-    given = {name: getattr(options, name) for name in ("preset", "framework", "repeats", "ranks_per_node", "out")}
+    given = {name: getattr(options, name) for name in ("preset", "framework", "repeats", "ranks_per_node", "hosts", "out")}
     study = StudySettings(
         kind=options.kind, benchmark=options.benchmark, command=options.command, title=options.title or "",
         axes={name: values for name, values in axes.items() if values} | varied, settings=fixed,
@@ -96,7 +97,7 @@ def run_kind(options: argparse.Namespace) -> int:
 def run_file(options: argparse.Namespace) -> int:
     from farandole.study.settings import StudySettings, read_toml
 
-    over = {name: getattr(options, name) for name in ("preset", "repeats", "ranks_per_node", "out")}
+    over = {name: getattr(options, name) for name in ("preset", "repeats", "ranks_per_node", "hosts", "out")}
     content = read_toml(options.file, **over)
     if content["kind"] == "loaders":
         return _loaders(content, options)
@@ -148,6 +149,8 @@ def _submit(study: StudySettings, folder: StudyFolder, options: argparse.Namespa
     from farandole.study.running import prepare_data, write_plan
     from farandole.study.submit import JobSettings, write_scripts
 
+    if study.hosts:
+        raise SettingsError("--hosts and --submit: the batch system says where ranks run. Leave --hosts out; --ranks-per-node divides them")
     job = JobSettings(system=options.submit, time=options.time, directives=options.directive, power=options.power)
     points = folder.missing(write_plan(study, folder, sys.argv[1:]))
     prepare_data(points)

@@ -53,6 +53,8 @@ class PointRunner:
     kind: str
     power: bool = True
     """Sample this node's power meanwhile."""
+    hosts: str = ""
+    """Where ranks run, as `--hosts` takes them; empty: where the launcher finds them."""
     watch: Callable[[str], None] = lambda line: None
     """Gets the last line of the console now and then."""
 
@@ -73,7 +75,7 @@ class PointRunner:
         }  # fmt: skip
 
     def _measured(self, point: Point, run: Path) -> tuple[_Ended, Mapping[str, Any] | None, dict[str, float]]:
-        words = command_words(point.settings, run)
+        words = command_words(point.settings, run, self.hosts)
         variables = recording_environment(run, watched="command" in point.settings, power=self.power)
         if not self.power:
             return self._run(words, run, variables), None, {}
@@ -88,7 +90,7 @@ class PointRunner:
                 ended = self._run(words, run, {**variables, PHASES_FILE: str(told)})
         finally:
             sampler.close()
-        if point.settings["nodes"] > 1:
+        if point.settings["nodes"] > 1 or self.hosts:
             return ended, _of_all_nodes(run), {}
         total, phases_s = _report(sampler.recording(), words, ended, told, run)
         return ended, total, phases_s
@@ -136,16 +138,17 @@ class PointRunner:
             return Figures(), str(error)
 
 
-def command_words(settings: Mapping[str, Any], run: Path) -> list[str]:
+def command_words(settings: Mapping[str, Any], run: Path, hosts: str = "") -> list[str]:
     """What makes a point: `farandole run`, on the nodes of the allocation where it has several, or the user's program."""
-    ranks, here = str(settings["ranks"]), [sys.executable, "-m", "farandole"]
+    here = [sys.executable, "-m", "farandole"]
+    where = ["-n", str(settings["ranks"]), *(["--hosts", hosts] if hosts else [])]
     if "command" in settings:
         words = [_filled(word, settings) for word in shlex.split(settings["command"])]
-        return words if "{ranks}" in settings["command"] else [*here, "launch", "-n", ranks, "--", *words]
+        return words if "{ranks}" in settings["command"] else [*here, "launch", *where, "--", *words]
     words = ["run", *run_words(settings), "--output-dir", str(run)]
-    if settings["nodes"] > 1:
-        return [*here, "launch", "-n", ranks, "--timeline", str(run / "timeline.json"), "--", *here, *words]
-    return [*here, *words, "-n", ranks]
+    if settings["nodes"] > 1 and not hosts:
+        return [*here, "launch", *where, "--timeline", str(run / "timeline.json"), "--", *here, *words]
+    return [*here, *words, *where]
 
 
 def _filled(word: str, settings: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,24 +66,29 @@ def as_name(word: str) -> str:
 
 
 def expand(
-    fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]], repeats: int, ranks_per_node: int = 0
+    fixed: Mapping[str, Any],
+    axes: Mapping[str, Sequence[Any]],
+    repeats: int,
+    nodes_of: Callable[[int], int] = lambda ranks: 1,
 ) -> list[Point]:
-    """All combinations; the first axis varies slowest, but repeats slowest of all, so that no case has one bad hour."""
+    """All combinations; the first axis varies slowest, but repeats slowest of all, so that no case has one bad hour.
+
+    `nodes_of` says on how many nodes so many ranks are.
+    """
     combinations = [
         {**fixed, **dict(zip(axes, values))} for values in itertools.product(*axes.values())
     ]
-    settings = [_resolved(found, ranks_per_node) for found in combinations]
+    settings = [_resolved(found, nodes_of) for found in combinations]
     return [Point(settings=found, repeat=repeat) for repeat in range(repeats) for found in settings]
 
 
-def _resolved(given: Mapping[str, Any], ranks_per_node: int) -> dict[str, Any]:
+def _resolved(given: Mapping[str, Any], nodes_of: Callable[[int], int]) -> dict[str, Any]:
     ranks = given.get("ranks", 1)
     if ranks == AUTO and given.get("emulate_ranks"):
         ranks = max(n for n in range(1, usable_cores() + 1) if given["emulate_ranks"] % n == 0)
     if type(ranks) is not int or ranks < 1:
         raise SettingsError(f"ranks={ranks!r}: expected whole numbers from 1 on, e.g. --ranks 1,2,4")
-    nodes = -(-ranks // ranks_per_node) if ranks_per_node else 1
-    own = {"ranks": ranks, "nodes": nodes}
+    own = {"ranks": ranks, "nodes": nodes_of(ranks)}
     rest = {name: value for name, value in given.items() if name not in _OWN}
     if "command" in rest:
         return own | rest

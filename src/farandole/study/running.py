@@ -111,7 +111,7 @@ def run_study(study: StudySettings, folder: StudyFolder, *, command: Sequence[st
 def _run(study: StudySettings, folder: StudyFolder, left: Sequence[Point], live: LiveLine, power: bool) -> None:
     names = _names(study.points())
     estimate = Estimate(folder.results())
-    runner = PointRunner(folder=folder, kind=study.kind, power=power)
+    runner = PointRunner(folder=folder, kind=study.kind, power=power, hosts=study.hosts)
     for number, point in enumerate(left, 1):
         told, later = f"{number}/{len(left)} {_told(point, names, study.repeats)}", left[number:]
         runner.watch = _Watch(live, told, estimate.seconds([point]), estimate.seconds(later))

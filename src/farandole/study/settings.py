@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import SettingsError
+from farandole.launch.hosts import parse_hosts
 from farandole.study.points import Point, as_name, expand
 
 __all__ = ["KINDS", "StudySettings", "read_toml"]
@@ -46,6 +48,8 @@ class StudySettings:
     """Runs of every point."""
     ranks_per_node: int = 0
     """For jobs of a batch system; 0: all ranks on one node."""
+    hosts: str = ""
+    """Where ranks run, e.g. `a:2,b:2`; empty: on this machine."""
     out: Path | None = None
     """The folder of the results; None is one under out/."""
 
@@ -60,6 +64,8 @@ class StudySettings:
             raise SettingsError(f"repeats={self.repeats}: use 1 or more")
         if self.ranks_per_node < 0:
             raise SettingsError(f"ranks_per_node={self.ranks_per_node}: expected 1 or more")
+        if self.hosts and self.ranks_per_node:
+            raise SettingsError("hosts and ranks_per_node: the hosts' slots say how many ranks each takes; leave the other out")
         self.axes = {as_name(name): _values(name, found) for name, found in self.axes.items()}
         self.settings = {as_name(name): value for name, value in self.settings.items()}
         self._check_axes()
@@ -83,7 +89,15 @@ class StudySettings:
 
     def points(self) -> list[Point]:
         """In the order in which they run; SettingsError where one cannot be run."""
-        return expand(self.fixed, self.axes, self.repeats, self.ranks_per_node)
+        return expand(self.fixed, self.axes, self.repeats, self._nodes)
+
+    def _nodes(self, ranks: int) -> int:
+        if not self.hosts:
+            return -(-ranks // self.ranks_per_node) if self.ranks_per_node else 1
+        taken = list(itertools.accumulate(host.slots for host in parse_hosts(self.hosts)))
+        if ranks > taken[-1]:
+            raise SettingsError(f"{ranks} ranks, and {self.hosts} has room for {taken[-1]}: name more hosts or slots")
+        return 1 + sum(ranks > until for until in taken)
 
     @property
     def fixed(self) -> dict[str, Any]:

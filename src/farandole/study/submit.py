@@ -24,8 +24,6 @@ class JobSettings:
     """How jobs are asked for."""
 
     system: str
-    ranks_per_node: int = 0
-    """0: all ranks of a point on one node."""
     time: str = "01:00:00"
     """Of every job, as the system writes it: HH:MM:SS; LSF: HH:MM."""
     directives: list[str] = field(default_factory=list)

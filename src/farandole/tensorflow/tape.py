@@ -129,6 +129,8 @@ def _tape(
         raise SettingsError("the tape is distributed already: wrap it once")
     if Op(op) not in (Op.AVERAGE, Op.SUM):
         raise SettingsError(f"DistributedGradientTape(op={Op(op).name}): use Average or Sum")
+    if compression not in _WIRES:
+        raise SettingsError(f"compression={compression}: use Compression.none, Compression.fp16 or Compression.bf16")
     size = process_set.runtime().transport.size
     how = Reduction("sum", 1.0, size if Op(op) == Op.AVERAGE else 1)
     settings = BufferSettings(

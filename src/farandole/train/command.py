@@ -64,6 +64,8 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     # fmt: off
     add("benchmark", nargs="?", metavar="NAME", help=", ".join(NAMES))
     add("-n", "--ranks", type=int, metavar="N", help="ranks to start here; default: 1")
+    add("-H", "--hosts", metavar="a:2,b:2", help="start them on these hosts, so many on each; folders must be the same there")
+    add("--hostfile", type=Path, metavar="FILE", help="hosts from a file, one a line: `a slots=2`")
     add("--list", action="store_true", help="show the benchmarks and their presets")
     add("--preset", choices=PRESETS, help="how large; demo: two minutes, test: seconds, paper: as published; default: demo")
     add("--framework", choices=FRAMEWORKS, help="what Keras computes with; default: torch")
@@ -152,7 +154,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _refuse_launching(given: dict[str, Any]) -> None:
-    for name, option in (("ranks", "-n"), ("restarts", "--restarts"), ("time_limit", "--time-limit")):
+    for name, option in (("ranks", "-n"), ("hosts", "--hosts"), ("hostfile", "--hostfile"), ("restarts", "--restarts"), ("time_limit", "--time-limit")):
         if name in given:
             raise SettingsError(
                 f"{option}: the ranks are there already, started by mpiexec, srun or `farandole launch`. Leave it out."
@@ -218,14 +220,17 @@ def _as_rank(settings: RunSettings, stream: Any) -> int:
 
 
 def _on_new_ranks(settings: RunSettings, folder: Path, given: dict[str, Any], stream: Any, repeat: list[str]) -> int:
+    from farandole.launch.allocation import choose_hosts
+    from farandole.launch.hosts import total_slots
     from farandole.train.launching import launch_run
 
-    ranks = int(given.get("ranks", 1))
+    hosts = choose_hosts(given.get("hosts"), given.get("hostfile"), {})
+    ranks = int(given.get("ranks", total_slots(hosts) or 1))
     if ranks < 1:
         raise SettingsError(f"-n {ranks}: how many ranks? Type e.g. -n 2.")
     prepare(settings, ranks)
     return launch_run(
-        settings, ranks, folder, stream=stream, repeat=repeat, power="power" in given, restarts=given.get("restarts", 0),
+        settings, ranks, folder, hosts=hosts, stream=stream, repeat=repeat, power="power" in given, restarts=given.get("restarts", 0),
         time_limit_s=given.get("time_limit"),
     )  # fmt: skip
 

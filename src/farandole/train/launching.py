@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from farandole.launch.command import GRACE_S
+from farandole.launch.hosts import Host
 from farandole.launch.launcher import launch
 from farandole.launch.settings import LaunchSettings
 from farandole.train.running import LOG, TIMELINE
@@ -27,6 +28,7 @@ def launch_run(
     ranks: int,
     folder: Path,
     *,
+    hosts: list[Host],
     stream: TextIO,
     repeat: list[str],
     power: bool = False,
@@ -36,7 +38,7 @@ def launch_run(
     """Run on `ranks` new ranks to the end; an exit code. Progress goes to `stream`."""
     words = [sys.executable, "-m", "farandole.train", json.dumps(settings.as_flat())]
     job = LaunchSettings(
-        command=words, ranks=ranks, timeline=folder / TIMELINE, power=power, repeat=shlex.join(["farandole", *repeat]),
+        command=words, ranks=ranks, hosts=hosts, timeline=folder / TIMELINE, power=power, repeat=shlex.join(["farandole", *repeat]),
         restarts=restarts, time_limit_s=time_limit_s, grace_s=GRACE_S if settings.checkpoint_folder is None else _SAVE_S,
     )  # fmt: skip
     return launch(job, _Sorted(stream, folder / LOG))

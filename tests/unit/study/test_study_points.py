@@ -69,6 +69,30 @@ def test_several_nodes_are_reached_through_the_launcher() -> None:
     assert "-n" not in words[words.index("run") :]
 
 
+def test_hosts_are_filled_one_after_the_other() -> None:
+    asked = study(axes={"ranks": [1, 2, 4]}, hosts="a:1,b:2,c:1")
+    points = asked.points()
+    assert [point.settings["nodes"] for point in points] == [1, 2, 3]
+    words = command_words(points[2].settings, Path("here"), asked.hosts)
+    options = vars(_parser().parse_args(words[words.index("run") :]))
+    assert (options["ranks"], options["hosts"]) == (4, "a:1,b:2,c:1")
+    own = command_words({"command": "python train.py", "ranks": 3, "nodes": 2}, Path(), asked.hosts)
+    assert own[3:] == ["launch", "-n", "3", "--hosts", "a:1,b:2,c:1", "--", "python", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"hosts": "a:1,b:2"}, "4 ranks, and a:1,b:2 has room for 3"),
+        ({"hosts": "a:4", "ranks_per_node": 2}, "leave the other out"),
+        ({"hosts": "a:x"}, "whole number from 1"),
+    ],
+)
+def test_hosts_that_cannot_take_the_ranks(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        study(axes={"ranks": [4]}, **given).points()
+
+
 def test_a_program_of_the_user_s() -> None:
     settings = {"command": "torchrun --nproc-per-node {ranks} train.py --lr {rate}", "ranks": 2, "nodes": 1, "rate": 0.1}
     assert command_words(settings, Path())[:3] == ["torchrun", "--nproc-per-node", "2"]

@@ -26,7 +26,7 @@ from farandole.study.submit import JobSettings, write_scripts
     ],
 )
 def test_scripts(tmp_path: Path, system: str, asked: list[str], how: str) -> None:
-    points = expand({"command": "x"}, {"ranks": [8]}, 2, ranks_per_node=4)
+    points = expand({"command": "x"}, {"ranks": [8]}, 2, lambda ranks: ranks // 4)
     job = JobSettings(system=system, time="00:30:00", directives=["-A me"])
     everything = write_scripts(StudyFolder(tmp_path), points, job)
     lines = everything.read_text().splitlines()[2:]
