@@ -26,13 +26,8 @@ _CLASSES = {
 
 
 def compile_model(model: Any, name: str, plan: Plan, loss: Any, metrics: list[Any]) -> None:
-    """With optimizer `name`. TensorFlow computes its graphs itself: on CPUs XLA, which Keras would choose, is slower."""
-    model.compile(
-        _optimizer(name, plan),
-        loss,
-        metrics=metrics,
-        jit_compile=False if keras.backend.backend() == "tensorflow" else "auto",
-    )
+    """With optimizer `name`."""
+    model.compile(_optimizer(name, plan), loss, metrics=metrics)
     model.optimizer.build(model.trainable_variables)
 
 
