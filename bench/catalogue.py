@@ -202,10 +202,12 @@ def _observing(quick: bool) -> Outcome:
 
 def _checkpoints(quick: bool) -> Outcome:
     outcome = Outcome()
-    settings = {"parameters": 25_000_000 if quick else 250_000_000, "steps": 4, "budget_s": 3.0 if quick else 45.0}
+    settings = {"parameters": 25_000_000 if quick else 250_000_000, "steps": 2, "budget_s": 3.0 if quick else 30.0}
+    settings["training_s"] = 3.0 if quick else 90.0
     written, read, training = _measure(outcome, 1, "checkpoints", settings).cases
     outcome.rows = [
         compared(written, "farandole", "write + fsync", least=0.8),
+        compared(written, "farandole", "O_DIRECT write + fsync", least=0.8),
         compared(written, "farandole", "torch.save + fsync"),
         compared(read, "farandole", "read", least=round(1 / 1.5, 3)),
         compared(read, "farandole", "torch.load"),

@@ -1,12 +1,13 @@
 """Checkpoints: writing against the disk, reading back against reading, and what a save makes training wait.
 
-A disk's own speed is what writing the same bytes into one new file and flushing it takes, and reading such a file
-into new memory. Reading is from the disk: pages are dropped before each turn. What a save in the background costs is
+A disk's own speed is what writing the same bytes into one new file and flushing it takes, through the system's cache or
+past it (O_DIRECT, from memory that lies at pages already), and reading such a file into new memory. Reading is from the disk: pages are dropped before each turn. What a save in the background costs is
 told from some steps of training with one save at their beginning, against the same steps without.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import time
@@ -24,16 +25,17 @@ from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.manifest import Manifest
 from farandole.checkpoint.store import Store
 
-__all__ = ["ASYNC", "DISK_READ", "DISK_WRITE", "NO_SAVE", "OURS", "SYNC", "measure"]
+__all__ = ["ASYNC", "DISK_DIRECT", "DISK_READ", "DISK_WRITE", "NO_SAVE", "OURS", "SYNC", "measure"]
 
 OURS, DISK_WRITE, DISK_READ, TORCH = "farandole", "write + fsync", "read", "torch.save + fsync"
+DISK_DIRECT = "O_DIRECT write + fsync"
 NO_SAVE, SYNC, ASYNC = "no save", "save()", "async_save()"
 _BLOCK = 4 << 20
 _WIDTH = 4096
 _BATCH = 64
 
 
-def measure(ranks: Ranks, *, parameters: int, steps: int, budget_s: float) -> list[Case]:
+def measure(ranks: Ranks, *, parameters: int, steps: int, budget_s: float, training_s: float) -> list[Case]:
     ranks.say(f"checkpoints: {parameters:,} parameters")
     arrays = _arrays(parameters)
     what = f"{sum(array.nbytes for array in arrays.values()) / 1e6:,.0f} MB"
@@ -42,7 +44,7 @@ def measure(ranks: Ranks, *, parameters: int, steps: int, budget_s: float) -> li
         Case(what=f"checkpoint of {what}, read back", samples=_reading(ranks, arrays, budget_s)),
     ]
     arrays.clear()
-    exposed = _training(ranks, parameters, steps, budget_s)
+    exposed = _training(ranks, parameters, steps, training_s)
     return [*cases, Case(what=f"{what} saved during training", samples=exposed, notes={"steps": steps})]
 
 
@@ -57,6 +59,8 @@ def _writing(ranks: Ranks, arrays: dict[str, np.ndarray], budget_s: float) -> di
     plain = ranks.folder / "plain"
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
 
+    in_pages = _in_pages(arrays)
+
     def clear() -> None:
         for entry in entries(store.folder):
             shutil.rmtree(entry.path)
@@ -65,7 +69,8 @@ def _writing(ranks: Ranks, arrays: dict[str, np.ndarray], budget_s: float) -> di
 
     ways: dict[str, Callable[[], object]] = {
         OURS: lambda: store.write(_manifest(), {}, arrays),
-        DISK_WRITE: lambda: _write(plain, arrays),
+        DISK_WRITE: lambda: _write(plain, [memoryview(array.reshape(-1).view(np.uint8)) for array in arrays.values()]),
+        DISK_DIRECT: lambda: _write(plain, [in_pages], os.O_DIRECT),
         TORCH: lambda: _torch_save(plain, tensors),
     }
     contestants = [Contestant(name=name, stages=[("", work)], tidy=clear) for name, work in ways.items()]
@@ -131,13 +136,22 @@ def _manifest() -> Manifest:
     )
 
 
-def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    with path.open("wb", buffering=0) as file:
-        for array in arrays.values():
-            data = memoryview(array.reshape(-1).view(np.uint8))
+def _in_pages(arrays: dict[str, np.ndarray]) -> memoryview:
+    """One copy of all of them, up to the last whole page."""
+    room = np.frombuffer(mmap.mmap(-1, sum(array.nbytes for array in arrays.values())), np.uint8)
+    np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays.values()], out=room)
+    return memoryview(room[: len(room) // mmap.PAGESIZE * mmap.PAGESIZE])
+
+
+def _write(path: Path, pieces: list[memoryview], flags: int = 0) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags)
+    try:
+        for data in pieces:
             for start in range(0, len(data), _BLOCK):
-                file.write(data[start : start + _BLOCK])
-        os.fsync(file.fileno())
+                os.write(handle, data[start : start + _BLOCK])
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _torch_save(path: Path, tensors: dict[str, torch.Tensor]) -> None:

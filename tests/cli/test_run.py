@@ -98,8 +98,11 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     options = ["--data-dir", str(data), "--epochs", "2", "--json", "--train_steps", "2", "--optimizer", "lars", "--power"]
     still = ["--learning_rate", "1e-30", "--val_steps", "1", "--batch_size", "4"]
     candle = ["--model_name", "nt3", "--run_id", "RUN000", "-v", "--train_bool", "true", "--drop", "0.3"]
-    run = farandole("run", "nt3", *options, *SMALL, *still, *candle, cwd=tmp_path)
+    (tmp_path / "out here" / "report.html").mkdir(parents=True)  # so that the page cannot be written
+    run = farandole("run", "nt3", *options, *SMALL, *still, *candle, "--output-dir", "out here", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
+    assert "the results are complete, but their page could not be made" in run.stderr
+    assert run.stderr.splitlines()[-1] == "To try again, type: farandole report 'out here'"
     record: dict[str, Any] = json.loads(run.stdout)
     assert record["plan"]["steps"] == 2 and record["settings"]["optimizer"] == "lars"
     assert record["settings"]["dropout"] == 0.3, "by its older name"
@@ -149,7 +152,7 @@ def test_a_killed_run_ends_with_the_same_weights(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(DIES)
     options = ["--data-dir", str(data), "--warmup-epochs", "1", "--output-dir", "here", *SMALL]
-    often = ["-n", "2", "--epochs", "4", "--checkpoint-every", "3steps", "--restarts", "1"]
+    often = ["-n", "2", "--epochs", "4", "--checkpoint-every", "3steps", "--restarts", "1", "--power"]
     run = farandole("run", "nt3", *options, *often, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
     assert run.returncode == 0, run.stderr
     assert "starting again (1 of 1 restarts)" in run.stderr
@@ -158,6 +161,11 @@ def test_a_killed_run_ends_with_the_same_weights(
     assert [without_times(epoch) for epoch in record["epochs"]] == [without_times(e) for e in undisturbed["epochs"]]
     assert record["checkpoints"]["starts"] == 2
     assert record["checkpoints"]["resumed_from"].endswith("00000002-step-6")
+    listed = farandole("checkpoint", "ls", "here/checkpoints", "--json", cwd=tmp_path)
+    joules = [row["energy_j"] for row in json.loads(listed.stdout)]
+    assert joules == sorted(joules) and joules[-1] == record["checkpoints"]["energy_j"] > 0
+    power = json.loads((tmp_path / "here" / "power.json").read_text())
+    assert record["checkpoints"]["energy_provenance"] == power["total"]["provenance"]
 
     more = ["--epochs", "6", "--framework", "jax", "--resume", "required", "--time-limit", "1"]
     run = farandole("run", "nt3", *options, *more, cwd=tmp_path)
@@ -167,6 +175,8 @@ def test_a_killed_run_ends_with_the_same_weights(
     assert "epoch 2 begins again" in run.stderr
     assert "ended at step 7" in run.stderr and "To go on, type: farandole run nt3 " in run.stderr
     assert not (tmp_path / "here" / "run.json").exists()
+    shown = farandole("checkpoint", "show", "here/checkpoints", cwd=tmp_path)
+    assert "joules: unknown (power was not sampled: `farandole run --power`" in shown.stdout, shown.stdout
 
 
 def without_times(epoch: dict[str, Any]) -> dict[str, Any]:

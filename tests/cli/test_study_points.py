@@ -1,11 +1,7 @@
 """`farandole study strong|weak|batch|lr` and study files, as a user types them."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,8 +9,7 @@ from typing import Any
 import pytest
 
 from farandole.data.make import make
-
-LIMIT_S = 150
+from studycommand import farandole, stopped
 
 # A program of the user's: it marks a phase, leaves figures, and fails for a batch of 300.
 PROGRAM = """
@@ -29,13 +24,6 @@ if batch == 300:
 with open(os.environ["FARANDOLE_FIGURES"], "w") as file:
     json.dump({"loss": 1 / batch, "test_accuracy": 0.9, "samples": 100}, file)
 """
-
-
-def farandole(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "farandole", *words], capture_output=True, text=True, timeout=LIMIT_S, cwd=cwd,
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
@@ -67,7 +55,7 @@ def test_a_program_of_the_user_s_over_batches(tmp_path: Path, program: str) -> N
     power = json.loads((tmp_path / "s" / good["run"] / "power.json").read_text())
     assert [phase["name"] for phase in power["phases"]] == ["load"]
     assert power["whole"]["total"]["energy_j"] == figures["energy_j"]
-    assert ("~ modelled power" in told.stdout) == modelled and "Fastest: batch_size=20" in told.stdout
+    assert ("~ modelled power" in told.stdout) == modelled and "One configuration: time " in told.stdout
 
     again = farandole(*words, cwd=tmp_path)
     assert "1 of 2 points have a result" in again.stderr
@@ -92,24 +80,17 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
 
 def test_stopped_and_typed_again(tmp_path: Path) -> None:
     words = ["study", "strong", "--command", "sleep 30 {ranks}", "--ranks", "1", "--out", "s", "--no-power"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "farandole", *words], cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.glob("s/points/*/console.txt")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+
+    def runs(_: int) -> bool:
+        if not list(tmp_path.glob("s/points/*/console.txt")):
+            return False
         busy = farandole(*words, cwd=tmp_path)
         assert busy.returncode == 1 and "another study is writing into s" in busy.stderr
-        os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert process.returncode == 130
-    assert b"type the same again to go on" in said
+        return True
+
+    code, said = stopped(*words, cwd=tmp_path, when=runs)
+    assert code == 130
+    assert "type the same again to go on" in said
     assert not (tmp_path / "s" / "results.jsonl").exists()
 
 
@@ -119,7 +100,7 @@ def test_more_ranks_than_cores_are_marked(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     assert "warning: 9999 ranks on" in told.stderr and "oversubscribed" in told.stderr
     assert [one["marks"] for one in results(tmp_path / "s")] == [[], ["oversubscribed"]]
-    assert "oversubscribed: 9999 ranks" in told.stdout and "Oversubscribed: 9999 ranks." in told.stdout
+    assert "oversubscribed: 9999 ranks" in told.stdout and "9999 ranks shared cores (oversubscribed)" in told.stdout
     assert results(tmp_path / "s")[0]["reasons"]["energy_j"] == "power was not sampled (--no-power)"
 
 

@@ -120,7 +120,7 @@ def die_at_call(count):
                 die()
             return function(*args, **kwargs)
         return call
-    for name in ("writev", "fsync", "mkdir", "rename", "replace", "unlink", "rmdir"):
+    for name in ("pwrite", "ftruncate", "fsync", "mkdir", "rename", "replace", "unlink", "rmdir"):
         setattr(os, name, counted(getattr(os, name)))
 
 def digest(ends):

@@ -1,5 +1,6 @@
 """Checkpoints of several ranks: everyone goes on from the same one, or everyone gets the same error."""
 
+import contextlib
 import errno
 import os
 import random
@@ -96,12 +97,12 @@ def test_a_save_that_fails_fails_on_every_rank_and_the_next_works(fd, background
 
     folder = shared_folder(fd)
     with Checkpointer(folder, {"state": {"w": np.ones(10)}}, when=quiet()) as checkpointer:
-        writev = os.writev
+        pwrite = os.pwrite
 
         def full(*_):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        os.writev = full
+        os.pwrite = full
         try:
             if background:
                 checkpointer.async_save()
@@ -109,7 +110,7 @@ def test_a_save_that_fails_fails_on_every_rank_and_the_next_works(fd, background
             else:
                 told = message(checkpointer.save)
         finally:
-            os.writev = writev
+            os.pwrite = pwrite
         assert "No space left on device" in told
         checkpointer.save()
         assert checkpointer.restore() is not None
@@ -238,6 +239,72 @@ def test_another_number_of_ranks(ranks, tmp_path: Path, before: int, after: int)
     fresh = [random.Random(100 + rank).random() for rank in range(after)]
     expected = [[[0, 1, 2], rank if rank < before else None, (drawn + fresh)[rank] if rank < before else fresh[rank]] for rank in range(after)]
     assert ranks(after, restore_on, str(tmp_path / "run")) == expected
+
+
+def spend(fd, machine, joules: float, seconds: float) -> None:
+    """The counter of a machine that takes so much meanwhile; rank 0 turns it."""
+    began, from_j = time.monotonic(), machine.second
+    while (passed := time.monotonic() - began) < seconds:
+        if fd.rank() == 0:
+            machine.at(from_j + joules * passed / seconds)
+        time.sleep(0.005)
+    machine.at(from_j + joules)
+
+
+@contextlib.contextmanager
+def sampled(fd, root: Path):
+    """By the meters below `root`."""
+    from farandole.observe.power.session import forget_energy
+
+    forget_energy()
+    os.environ["FARANDOLE_POWER_ROOT"] = str(root)
+    try:
+        with fd.observe.energy("a life"):
+            yield
+    finally:
+        del os.environ["FARANDOLE_POWER_ROOT"]
+        forget_energy()
+
+
+@rank_test(n=[1, 2])
+def test_joules_go_on_after_a_resume_and_say_how_they_are_known(fd):
+    from farandole.checkpoint import Checkpointer
+    from powertree import Machine
+
+    folder, root = shared_folder(fd), shared_folder(fd)
+    machine = Machine(root / "meter" / str(fd.rank()))  # rank 0 samples, and reads its own
+    machine.rapl("0", "package-0", lambda second: second)
+    known = []
+
+    def life(work) -> None:
+        with Checkpointer(folder, {"state": {}}, when=quiet()) as checkpointer:
+            checkpointer.restore()
+            before = checkpointer.progress.energy_j
+            work()
+            checkpointer.save()
+            progress = checkpointer.progress
+            known.append((before, progress.energy_j, progress.energy_provenance, progress.energy_reason))
+            found = checkpointer.restore()
+            assert (found.energy_j, found.energy_provenance, found.energy_reason) == known[-1][1:]
+
+    with sampled(fd, machine.root):
+        life(lambda: spend(fd, machine, 2.0, 0.25))
+        life(lambda: spend(fd, machine, 3.0, 0.25))
+    (root / "model" / "proc").mkdir(parents=True, exist_ok=True)
+    for name in ("stat", "meminfo"):
+        shutil.copy(f"/proc/{name}", root / "model" / "proc" / name)
+    with sampled(fd, root / "model"):
+        life(lambda: time.sleep(0.2))
+    life(lambda: None)
+    (_, first, *how), (again, second, *_), (_, third, *modelled), (_, nothing, none, reason) = known
+    assert how == ["measured-component", ""]
+    assert (first, second) == (pytest.approx(2.0, rel=0.3), pytest.approx(5.0, rel=0.3)) and again == first
+    assert third > second and modelled == ["modelled", ""], "what has modelled joules in it is modelled"
+    assert (nothing, none) == (None, "none")
+    assert reason.startswith("power was not sampled: ") and reason.endswith(f"; {third:,.1f} J (modelled) are of before")
+    assert len(set(fd.allgather_object(known[-1]))) == 1
+    for path in (folder, root):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 LOOP = """

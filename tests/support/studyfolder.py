@@ -97,7 +97,7 @@ def _line(folder: Path, shape: Shape, point: dict[str, Any]) -> dict[str, Any]:
     settings, repeat = point["settings"], point["repeat"]
     run = f"points/{point['key']}-{repeat}"
     (folder / run).mkdir(parents=True, exist_ok=True)
-    (folder / run / "log.txt").write_text("rank 0: epoch 1\n")
+    (folder / run / "console.txt").write_text("rank 0: epoch 1\n")
     line = {
         "schema": 1, "study": shape.kind, **point, "status": "ok", "reason": None, "started": "2026-03-02T09:31:00+00:00",
         "run": run, "marks": _marks(shape, settings), "figures": {}, "reasons": {},
@@ -221,11 +221,11 @@ def _bands(rank: int, ends: dict[str, tuple[float, float]], random: Random) -> I
 
 def _communication(rank: int, ends: dict[str, tuple[float, float]]) -> Iterable[dict[str, Any]]:
     start, end = ends["broadcast"]
-    yield {"rank": rank, "start_s": start, "end_s": end}
+    yield {"rank": rank, "name": "BROADCAST", "start_s": start, "end_s": end}
     start, end = ends["train"]
     every = (end - start) / 120
     for at in range(120):
-        yield {"rank": rank, "start_s": start + (at + 0.62) * every, "end_s": start + (at + 0.97) * every}
+        yield {"rank": rank, "name": "ALLREDUCE", "start_s": start + (at + 0.62) * every, "end_s": start + (at + 0.97) * every}
 
 
 def make_run(folder: Path, *, ranks: int = 4, epochs: int = 8, trace: bool = True) -> Path:

@@ -28,6 +28,8 @@ import farandole
 from farandole.checkpoint.background import Background
 from farandole.checkpoint.gathering import gather_objects
 from farandole.checkpoint.generators import NumpyRandom, PythonRandom
+from farandole.checkpoint.held import Held
+from farandole.checkpoint.joules import Joules
 from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.manifest import Manifest
 from farandole.checkpoint.parts import (
@@ -89,6 +91,7 @@ class Checkpointer:
         self._signals = SignalNotes()
         self._clock: Clock | None = None
         self._started_at = time.monotonic()
+        self._joules = Joules(process_set)
         self._steps_since_meeting, self._next_meeting = 0, 1
         self._saved: tuple[int, int] | None = None
         self._store = self._open(keep or Keep())
@@ -164,6 +167,7 @@ class Checkpointer:
         self.progress = Progress(**state["progress"])
         self._saved = (self.progress.step, self.progress.epoch)
         self._started_at = time.monotonic()
+        self._joules.begin()
 
     def _say_restored(self, manifest: Manifest, state: dict[str, Any], where: str) -> None:
         self.say(f"going on from {where} (step {manifest.step}, epoch {manifest.epoch})")
@@ -208,6 +212,7 @@ class Checkpointer:
     ) -> None:
         began = time.monotonic()
         self._raise_on_all(self._background_problem())
+        self._joules.add_to(self.progress)
         by_rank = gather_objects(taken_own(self._own, self._rank), self._set)
         problem = ""
         if by_rank is not None and self._store is not None:
@@ -232,14 +237,15 @@ class Checkpointer:
                 "training has not gone on from. Call restore() before the first save, or give another folder"
             )
 
-    def _write(self, store: Store, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray]) -> None:
+    def _write(self, store: Store, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray | Held]) -> None:
         store.write(manifest, state, arrays)
         _tell_launcher(self._root)
 
     def _manifest(self, progress: Progress, metrics: Mapping[str, float]) -> Manifest:
         return Manifest(
             step=progress.step, epoch=progress.epoch, ranks=self._size, saved_at=time.time(),
-            train_s=progress.train_s, energy_j=progress.energy_j, version=farandole.__version__,
+            train_s=progress.train_s, energy_j=progress.energy_j, energy_provenance=progress.energy_provenance,
+            energy_reason=progress.energy_reason, version=farandole.__version__,
             metrics={name: float(value) if math.isfinite(value) else None for name, value in metrics.items()},
         )  # fmt: skip
 

@@ -65,9 +65,9 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
+    from farandole.checkpoint.blocks import Damaged
     from farandole.checkpoint.folder import look_into
     from farandole.checkpoint.reading import entry_at
-    from farandole.checkpoint.tensorfile import Damaged
     from farandole.errors import CheckpointError
 
     entry = entry_at(options.folder)
@@ -81,6 +81,8 @@ def _show(options: argparse.Namespace) -> int:
         print(json.dumps({**summary, "arrays": told, "state": state}, indent=1))
         return 0
     print(_line(summary))
+    if summary.get("energy_reason"):
+        print(f"  joules: unknown ({summary['energy_reason']})")
     for name, info in sorted(arrays.items()):
         print(f"  {name:{min(_WIDEST, max(map(len, arrays)))}}  {info}")
     for name, value in state["parts"].items():
@@ -109,8 +111,8 @@ def _unfinished() -> str:
 
 
 def _summary(entry: Entry) -> dict[str, Any]:
+    from farandole.checkpoint.blocks import Damaged
     from farandole.checkpoint.folder import load_manifest
-    from farandole.checkpoint.tensorfile import Damaged
 
     row: dict[str, Any] = {"name": entry.path.name, "step": entry.step}
     if entry.kind == _unfinished():
@@ -127,6 +129,8 @@ def _summary(entry: Entry) -> dict[str, Any]:
         "saved_at": manifest.saved_at,
         "train_s": manifest.train_s,
         "energy_j": manifest.energy_j,
+        "energy_provenance": manifest.energy_provenance,
+        "energy_reason": manifest.energy_reason,
         "metrics": manifest.metrics,
     }
 
@@ -136,14 +140,15 @@ def _line(row: dict[str, Any]) -> str:
         return f"{row['name']}  {row['state']}"
     saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["saved_at"]))
     metrics = "".join(f"  {name} {'none' if value is None else f'{value:.6g}'}" for name, value in row["metrics"].items())
-    energy = "" if row["energy_j"] is None else f"  {row['energy_j']:,.0f} J"
+    mark = "~" if row["energy_provenance"] == "modelled" else ""
+    energy = "" if row["energy_j"] is None else f"  {mark}{row['energy_j']:,.0f} J{' modelled' if mark else ''}"
     size = f"{row['bytes']:>13,} bytes  {row['ranks']} ranks  epoch {row['epoch']}  {row['train_s']:,.0f} s"
     return f"{saved}  {size}{energy}  {row['name']}{metrics}" + f"  {row['state']}" * bool(row["state"])
 
 
 def _verdict(entry: Entry) -> dict[str, Any]:
+    from farandole.checkpoint.blocks import Damaged
     from farandole.checkpoint.folder import check
-    from farandole.checkpoint.tensorfile import Damaged
 
     try:
         check(entry)

@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from farandole.checkpoint.blocks import Damaged, check_file
 from farandole.checkpoint.manifest import Manifest
-from farandole.checkpoint.tensorfile import Damaged, check_file, read_arrays, read_header
+from farandole.checkpoint.tensorfile import read_arrays, read_header
 from farandole.checkpoint.tree import ArrayInfo
 from farandole.comm.transport import AnyArray
 
@@ -133,6 +134,6 @@ class _named:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Damaged):
-            raise Damaged(f"{self._name} {error}") from error
+            raise type(error)(f"{self._name} {error}") from error
         if isinstance(error, FileNotFoundError):
             raise Damaged(f"{self._name} is missing") from error

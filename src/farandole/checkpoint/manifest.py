@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from farandole.checkpoint.tensorfile import Damaged, FileSums
+from farandole.checkpoint.blocks import Damaged, FileSums
 
-__all__ = ["FORMAT", "Manifest"]
+__all__ = ["FORMAT", "Manifest", "OfAnotherVersion"]
 
 FORMAT = "farandole checkpoint 1"
+
+
+class OfAnotherVersion(Damaged):
+    """As it was written, but by a program that knows more than this one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,9 +29,13 @@ class Manifest:
     train_s: float
     """Seconds of training so far, over all starts."""
     energy_j: float | None
-    """Joules of training so far; None where nobody has measured them."""
+    """Joules of training so far; None where they are not known."""
     version: str
     """Of farandole."""
+    energy_provenance: str = ""
+    """How the joules are known, in the words of the power figures: `modelled` ones are no measurement."""
+    energy_reason: str = ""
+    """Why there are none."""
     metrics: dict[str, float | None] = field(default_factory=dict)
     """None for what is no number."""
     files: dict[str, FileSums] = field(default_factory=dict)
@@ -50,8 +58,8 @@ class Manifest:
             raise Damaged("cannot be read") from error
         if _signed(found) != data:
             raise Damaged("does not fit its checksum")
-        if found.pop("format", None) != FORMAT:
-            raise Damaged(f"is not of the format {FORMAT!r}: another version of farandole has made it")
+        if found.pop("format", None) != FORMAT or not set(found) <= {known.name for known in fields(cls)}:
+            raise OfAnotherVersion(f"is not of the format {FORMAT!r}: another version of farandole has made it")
         found["files"] = {name: FileSums(**sums) for name, sums in found["files"].items()}
         return cls(**found)
 

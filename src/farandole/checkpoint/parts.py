@@ -54,7 +54,11 @@ class Progress:
     step_in_epoch: int = 0
     train_s: float = 0.0
     energy_j: float | None = None
-    """None until somebody who measures it sets it."""
+    """Joules of all nodes up to the last save; None where they are not known."""
+    energy_provenance: str = ""
+    """`measured-node`, `measured-component`, `modelled` or `none`; empty where the script has set the joules itself."""
+    energy_reason: str = ""
+    """Why there are none."""
 
 
 class Values:

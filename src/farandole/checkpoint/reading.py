@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from farandole.checkpoint.blocks import Damaged
 from farandole.checkpoint.folder import Entry, entries, load
-from farandole.checkpoint.tensorfile import Damaged
 from farandole.checkpoint.tree import unflatten, without_tensors
 from farandole.errors import CheckpointError
 

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from farandole.checkpoint.blocks import Damaged
 from farandole.checkpoint.folder import (
     ARRAYS,
     LATEST,
@@ -33,10 +34,11 @@ from farandole.checkpoint.folder import (
     load,
     load_manifest,
 )
+from farandole.checkpoint.held import Held
 from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.lock import FolderLock
-from farandole.checkpoint.manifest import Manifest
-from farandole.checkpoint.tensorfile import Damaged, write_arrays, write_bytes
+from farandole.checkpoint.manifest import Manifest, OfAnotherVersion
+from farandole.checkpoint.tensorfile import write_arrays, write_bytes
 from farandole.comm.transport import AnyArray
 from farandole.data.cache import sync_folder
 from farandole.errors import CheckpointError
@@ -63,14 +65,20 @@ class Store:
 
     def _locked(self) -> FolderLock:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            sync_folder(self.folder.parent)
+            self._make_folder()
             lock = FolderLock(self.folder)
         except OSError as error:
             raise CheckpointError(f"{self.folder} cannot be written to: {error.strerror}") from error
         if not lock.supported:
             self._say(f"{self.folder} is on a file system without locks: take care that no second job writes there")
         return lock
+
+    def _make_folder(self) -> None:
+        """What is on the disk by its name must be found after a power cut: so must the folders above."""
+        made = [path for path in self.folder.parents if not path.exists()]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in [self.folder, *made]:
+            sync_folder(path.parent)
 
     def _sweep(self) -> None:
         for entry in entries(self.folder):
@@ -90,6 +98,8 @@ class Store:
         for entry in reversed(self.finished()):
             try:
                 return load(entry)
+            except OfAnotherVersion as why:
+                self._say(f"{entry.path} cannot be used: {why}. It is left alone; the one before is tried")
             except Damaged as why:
                 self._say(f"{entry.path} is damaged: {why}. {self._set_aside(entry)}; the one before is tried")
             except OSError as error:
@@ -110,7 +120,7 @@ class Store:
 
     # Writing
 
-    def write(self, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray]) -> Entry:
+    def write(self, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray | Held]) -> Entry:
         """Save; what was saved before stays, but for what is no longer wanted once this one is safe."""
         began = time.monotonic()
         number = max((entry.number for entry in entries(self.folder)), default=0) + 1
@@ -120,15 +130,17 @@ class Store:
             self._write(part.path, manifest, state, arrays)
             part.path.rename(final.path)
             sync_folder(self.folder)
-        except OSError as error:
+        except (CheckpointError, OSError) as error:
             shutil.rmtree(part.path, ignore_errors=True)
-            raise CheckpointError(self._not_written(final, arrays, error)) from error
+            if isinstance(error, OSError):
+                raise CheckpointError(self._not_written(final, arrays, error)) from error
+            raise
         self._point_to(final)
         self._last_s = time.monotonic() - began
         self._collect()
         return final
 
-    def _write(self, folder: Path, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray]) -> None:
+    def _write(self, folder: Path, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray | Held]) -> None:
         folder.mkdir()
         files = {
             STATE: write_bytes(folder / STATE, json.dumps(state).encode()),
@@ -148,7 +160,7 @@ class Store:
         except OSError as error:
             self._say(f"{entry.path} is safe, but {LATEST} could not be made to name it: {error.strerror}")
 
-    def _not_written(self, entry: Entry, arrays: Mapping[str, AnyArray], error: OSError) -> str:
+    def _not_written(self, entry: Entry, arrays: Mapping[str, AnyArray | Held], error: OSError) -> str:
         finished = self.finished()
         kept = f"{finished[-1].path.name} is still there" if finished else "there is none before it"
         room = ""

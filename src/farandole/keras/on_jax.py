@@ -27,7 +27,6 @@ except ImportError as error:
 __all__ = ["KEEPS_ABSENT", "Reducer", "prepare", "set_threads", "when_due"]
 
 KEEPS_ABSENT = False
-_ALIGNED = 64
 
 
 class Reducer:
@@ -60,7 +59,8 @@ class Reducer:
     def reduce_between(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, good until the next are reduced. Collective."""
         found = self._open(in_place=False).reduce([np.asarray(g) for g in grads])
-        return [_shared(array) for array in found]
+        # In the same memory where it is aligned; and bound to no device, as what Keras has: XLA compiles a step once.
+        return [jax.device_put(array) for array in found]
 
     def reduce(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, as a part of the compiled step. Collective when it runs."""
@@ -84,12 +84,6 @@ class Reducer:
 
     def statistics(self) -> dict[str, float]:
         return self._buffers.summary()
-
-
-def _shared(array: Any) -> Any:
-    """JAX's array in the same memory, where that begins as JAX wants it and NumPy knows the type; otherwise a copy."""
-    known = array.dtype.isbuiltin == 1
-    return jax.dlpack.from_dlpack(array) if known and array.ctypes.data % _ALIGNED == 0 else jax.numpy.array(array)
 
 
 def prepare() -> None:

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from farandole.errors import DataError
+from farandole.errors import DataError, FarandoleError
 
-__all__ = ["write_report"]
+__all__ = ["Page", "write_page", "write_page_if_possible", "write_report"]
+
+_TYPED = str.maketrans({"\u202f": " ", "×": "x", "→": "->"})
+"""For terminals, which may know no other letters."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """Where it is, and the sentence that stands on top of it."""
+
+    path: Path
+    verdict: str
 
 
 def write_report(folder: Path, other: Path | None = None) -> Path:
     """Write `folder`/report.html, of a study or of one run; with `other`, compared to it. The path of the page."""
+    return write_page(folder, other).path
+
+
+def write_page(folder: Path, other: Path | None = None) -> Page:
+    """As `write_report`, and what the page says."""
     from farandole.report.content import content_of
     from farandole.report.page import page_of
     from farandole.report.reading import read_folder
@@ -26,4 +45,15 @@ def write_report(folder: Path, other: Path | None = None) -> Path:
         raise DataError(f"{path} cannot be written: {error.strerror}. Is there room, and may you write there?") from error
     finally:
         unfinished.unlink(missing_ok=True)
-    return path
+    return Page(path=path, verdict=" ".join(content.verdicts).translate(_TYPED))
+
+
+def write_page_if_possible(folder: Path) -> Page | None:
+    """None where it cannot be made, which is said: results that are there count without it."""
+    try:
+        return write_page(folder)
+    except Exception as error:  # whatever it is, it is no failure of what the page is of
+        told = str(error) if isinstance(error, FarandoleError) else f"{type(error).__name__}: {error}"
+        again = shlex.join(["farandole", "report", str(folder)])
+        print(f"farandole: the results are complete, but their page could not be made: {told}\nTo try again, type: {again}", file=sys.stderr)
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from farandole.report.comparing import Comparison, compare_series, compare_studies
@@ -15,7 +16,7 @@ from farandole.report.figures.quality import accuracy_figure, energy_figure
 from farandole.report.figures.scaling import efficiency_figure, time_figure
 from farandole.report.figures.single import history_figures, phases_figure
 from farandole.report.figures.timeline import timeline_figure
-from farandole.report.groups import Axis, Point, Series, axis_of, points_of, series_of
+from farandole.report.groups import EMULATED, Axis, Point, Series, axis_of, points_of, series_of
 from farandole.report.markup import Markup
 from farandole.report.reading import Study
 from farandole.report.scaling import Scaling, scaling_of
@@ -80,17 +81,17 @@ def _no_power(study: Study) -> str:
     return study.reason("energy_j") or "it was not sampled"
 
 
-def _study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling]]) -> str:
+def _study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling[Point]]]) -> str:
     """Of the first series, which is named where there are several."""
     told = study_verdict(study, series, axis, scalings[0] if scalings else [])
     return f"With {series[0].label}: {told[0].lower()}{told[1:]}" if scalings and len(series) > 1 else told
 
 
-def _scalings(study: Study, series: Sequence[Series], axis: Axis) -> list[list[Scaling]]:
+def _scalings(study: Study, series: Sequence[Series], axis: Axis) -> list[list[Scaling[Point]]]:
     """Of every series along the ranks; other axes have no efficiency."""
     if axis.name != "ranks" or study.is_run:
         return []
-    return [scaling_of(one.points, weak=study.kind == "weak") for one in series]
+    return [scaling_of(one.points, work="weak" if study.kind == "weak" else "strong") for one in series]
 
 
 def _comparison(
@@ -99,11 +100,15 @@ def _comparison(
     if other is not None:
         return compare_studies((study, points), (other, points_of(other)), axis)
     base: Any = study.about.get("base") or {}
-    return None if study.is_run else compare_series(series, axis, base)
+    # Seconds of emulated ranks are not compared.
+    return None if study.is_run or axis.name == EMULATED else compare_series(series, axis, base)
 
 
-def _study_figures(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling]) -> list[Figure]:
+def _study_figures(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling[Point]]) -> list[Figure]:
     weak = study.kind == "weak"
+    if axis.name == EMULATED:
+        reason = "Ranks are emulated, on fewer: seconds and joules are those of emulating them. The table has them."
+        return [replace(accuracy_figure(study, series, axis), full=True), missing("time", "Time, efficiency and energy", reason, full=True)]
     if not axis.numeric:
         return [_bars(series, axis), replace(energy_figure(study, series, axis, weak=weak), full=True)]
     return [
@@ -137,7 +142,7 @@ def _run_figures(study: Study) -> list[Figure]:
     return [phases_figure(study.about), *history_figures(study.about)]
 
 
-def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling]]) -> Markup:
+def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling[Point]]]) -> Markup:
     varied = list(dict.fromkeys(name for one in series for name in one.settings))
     groups = list(dict.fromkeys(repr([point.settings.get(name) for name in varied]) for point in points))
 
@@ -151,7 +156,12 @@ def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scal
 def _notes(study: Study, other: Study | None) -> list[str]:
     notes = [*study.warnings, *([] if other is None else [f"{other.folder.name}: {text}" for text in other.warnings])]
     notes += [
-        f"Failed: {attempt.reason or 'no reason is given'}" + (f" ({attempt.run.relative_to(study.folder) / 'log.txt'})" if attempt.run else "")
+        f"Failed: {attempt.reason or 'no reason is given'}" + (f" ({_log(attempt.run).relative_to(study.folder)})" if attempt.run else "")
         for attempt in study.failed
     ]
     return notes + [str(note) for note in study.about.get("notes") or []]
+
+
+def _log(run: Path) -> Path:
+    """All that a point of a study has said, or else the log of a run."""
+    return next((run / name for name in ("console.txt", "log.txt") if (run / name).exists()), run)

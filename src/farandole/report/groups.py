@@ -10,7 +10,7 @@ from typing import Any
 from farandole.report.numbers import plain
 from farandole.report.reading import Attempt, Study
 
-__all__ = ["Axis", "Point", "Series", "axis_of", "label_of", "measure_of", "points_of", "series_of"]
+__all__ = ["EMULATED", "Axis", "Point", "Series", "axis_of", "label_of", "measure_of", "points_of", "series_of", "word_for"]
 
 _ALONG = {
     "strong": ("ranks",),
@@ -19,6 +19,7 @@ _ALONG = {
     "lr": ("rate", "learning_rate", "lr_scaling"),
     "loaders": ("loader",),
 }
+EMULATED = "emulate_ranks"
 _NEVER_A_SERIES = frozenset({"seed", "repeat", "nodes"})
 _MEASURES = (("total_s", "Time"), ("train_s", "Training time"), ("epoch_s", "Time of an epoch"), ("load_s", "Loading time"))
 _WORDS = {
@@ -109,6 +110,8 @@ def axis_of(kind: str, points: Sequence[Point]) -> Axis:
     """What the kind of study varies, where it does, else the setting with most values."""
     values = _values(points)
     wanted = [name for name in _ALONG.get(kind, ()) if len(values.get(name, ())) > 1]
+    if "ranks" in _ALONG.get(kind, ()) and len(values.get(EMULATED, ())) > 1:
+        wanted = [EMULATED]  # on however many ranks that is done
     varied = sorted(
         (name for name in values if name not in _NEVER_A_SERIES and len(values[name]) > 1),
         key=lambda name: (name != "ranks", -len(values[name])),
@@ -116,7 +119,7 @@ def axis_of(kind: str, points: Sequence[Point]) -> Axis:
     name = next(iter([*wanted, *varied]), "ranks")
     return Axis(
         name=name,
-        label=_WORDS.get(name, name.replace("_", " ")),
+        label=word_for(name),
         numeric=all(_is_number(value) for value in values.get(name, {1})),
     )
 
@@ -147,8 +150,13 @@ def label_of(settings: dict[str, Any]) -> str:
     return ", ".join(_setting(name, value) for name, value in settings.items())
 
 
+def word_for(name: str) -> str:
+    """A setting's name, for people."""
+    return _WORDS.get(name, name.replace("_", " "))
+
+
 def _setting(name: str, value: Any) -> str:
-    word = _WORDS.get(name, name.replace("_", " "))
+    word = word_for(name)
     if _is_number(value):
         return f"{word} {plain(value)}"
     return str(value) if name == "loader" else f"{word} {value}"

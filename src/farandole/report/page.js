@@ -38,7 +38,7 @@
     value >= 1 ? value.toPrecision(3) + " s" : value >= 1e-3 ? (1e3 * value).toPrecision(3) + " ms" : (1e6 * value).toPrecision(3) + " µs";
 
   const cellOf = (svg, event) => {
-    const [left, top, width, height, each] = svg.dataset.heat.split(" ").map(Number);
+    const [left, top, width, height, each, middle] = svg.dataset.heat.split(" ").map(Number);
     svg.rows ??= svg.dataset.rows.split(";").map((row) => row.split(" "));
     svg.ranks ??= svg.dataset.ranks.split(" ").map(Number);
     const [x, y] = place(svg, event);
@@ -50,7 +50,7 @@
     const last = (svg.ranks[row + 1] ?? svg.ranks[row] + 1) - 1;
     const ranks = last > svg.ranks[row] ? `ranks ${svg.ranks[row]}–${last}, the slowest` : `rank ${svg.ranks[row]}`;
     const steps = each > 1 ? `steps ${column * each + 1}–${(column + 1) * each}, mean` : `step ${column + 1}`;
-    return `${ranks}\n${steps}\n${seconds(Number(value))}`;
+    return `${ranks}\n${steps}\n${seconds(Number(value))}, ${(value / middle).toFixed(2)} × the median`;
   };
   const moveCursor = (svg, event) => {
     const [left, width, end] = svg.dataset.time.split(" ").map(Number);

@@ -11,17 +11,24 @@ __all__ = ["binned", "cells", "levels_of", "shares"]
 
 Cell = str | None
 """The class of its colour; None is left empty."""
+NO_WORDS: Mapping[str, str] = {}
 
 
-def cells(rows: Sequence[Sequence[Cell]], *, x: float, y: float, width: float, height: float) -> Markup:
-    """Rows of cells in a rectangle of `width` x (`height` a row)."""
+def cells(
+    rows: Sequence[Sequence[Cell]], *, x: float, y: float, width: float, height: float, words: Mapping[str, str] = NO_WORDS
+) -> Markup:
+    """Rows of cells in a rectangle of `width` x (`height` a row); `words` by class, for who points at one."""
     runs: dict[str, list[str]] = {}
     for number, row in enumerate(rows):
         for start, length, kind in _runs(row):
             runs.setdefault(kind, []).append(f"M{start} {number}h{length}")
     columns = max((len(row) for row in rows), default=1)
     place = f"translate({x:g} {y + height / 2:g}) scale({width / columns:.5g} {height:.5g})"
-    return tag("g", join(tag("path", d="".join(found), class_=f"cell {kind}") for kind, found in runs.items()), transform=place)
+    paths = [
+        tag("path", tag("title", words[kind]) if kind in words else None, d="".join(found), class_=f"cell {kind}")
+        for kind, found in runs.items()
+    ]
+    return tag("g", join(paths), transform=place)
 
 
 def _runs(row: Iterable[Cell]) -> Iterable[tuple[int, int, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,8 @@ def _study(folder: Path) -> Study:
     about = _known(folder / "study.json")
     kind = str(about.get("kind") or "study")
     warnings: list[str] = []
-    raw = _lines(folder / "results.jsonl", kind, warnings)
+    keys = {str(point["key"]) for point in about.get("points") or [] if isinstance(point, dict) and "key" in point}
+    raw = _lines(folder / "results.jsonl", kind, keys, warnings)
     return Study(
         folder=folder,
         kind=kind,
@@ -133,8 +134,8 @@ def _known(path: Path) -> dict[str, Any]:
     return about
 
 
-def _lines(path: Path, kind: str, warnings: list[str]) -> list[dict[str, Any]]:
-    """The attempts in the order they ended."""
+def _lines(path: Path, kind: str, keys: Set[str], warnings: list[str]) -> list[dict[str, Any]]:
+    """The attempts in the order they ended; `keys` are those of the plan."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
@@ -147,12 +148,12 @@ def _lines(path: Path, kind: str, warnings: list[str]) -> list[dict[str, Any]]:
         if told is None:
             at = "its last line" if number == len(lines) else f"line {number}"
             warnings.append(f"results.jsonl: {at} was cut off and is left out.")
-        elif told.get("study", kind) != kind or not isinstance(told.get("settings"), dict):
+        elif told.get("study", kind) != kind or not isinstance(told.get("settings"), dict) or str(told.get("key")) not in keys:
             strangers += 1
         else:
             found.append(told)
     if strangers:
-        warnings.append(f"results.jsonl: {strangers} of its lines belong to another study than {kind} and are left out.")
+        warnings.append(f"results.jsonl: {strangers} of its lines belong to another study and are left out.")
     return found
 
 

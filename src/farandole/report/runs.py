@@ -152,6 +152,6 @@ def command_of(record: Mapping[str, Any]) -> str | None:
     words += ["--make-data"] if settings.get("make_data") else []
     words += ["--emulate-ranks", str(settings["emulate_ranks"])] if settings.get("emulate_ranks") else []
     for name, value in settings.items():
-        if name not in _NOT_TYPED and value is not None:
+        if name not in _NOT_TYPED and value is not None and value != "":
             words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
     return shlex.join(words)

@@ -1,18 +1,38 @@
-"""Scaling arithmetic: speed-up, efficiency, and which part of a run the rest was lost to. Pure functions.
+"""Scaling arithmetic, of tables and pages alike: speedup, efficiency, and what the rest was lost to. Pure functions.
 
-A run is a sum of parts (loading, computing, waiting, ...). Each part has an ideal: its time in the base case, divided by
-the ranks where they share the work (strong), as it was where each has its own (weak). What a part takes beyond its
-ideal, over the whole time, is the share of efficiency lost to it; efficiency and all losses add up to 1.
+    strong    N ranks do together what the base case does: ideally in base_ranks / N of its time
+    weak      each rank does what each rank of the base case does: ideally in the same time
+    same      no ranks are compared (batch sizes, rates): ideally in the same time
+
+A run is a sum of parts (loading, computing, waiting, ...), each with an ideal: its time in the base case, divided where
+ranks share the work. What a part takes beyond its ideal, over the whole time, is the share of efficiency lost to it;
+efficiency and all losses add up to 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from farandole.report.groups import Point
+__all__ = ["CAUSES", "Cause", "Measured", "Scaling", "against", "parts_s", "scaling_of"]
 
-__all__ = ["CAUSES", "Cause", "Scaling", "parts_s", "scaling_of"]
+WHOLES = ("total_s", "train_s")
+"""What is compared: others' tables may have the time of training and no total."""
+
+
+class Measured(Protocol):
+    """A configuration whose runs are done."""
+
+    @property
+    def ranks(self) -> int: ...
+
+    def median(self, name: str, /) -> float | None:
+        """Of a figure of results, e.g. load_s; None where it is not known."""
+        ...
+
+
+P = TypeVar("P", bound=Measured)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,17 +58,20 @@ CAUSES = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scaling:
-    """One point against the base case."""
+class Scaling(Generic[P]):
+    """One configuration against the base case."""
 
-    point: Point
-    ranks: int
+    point: P
+    base_ranks: int
     training_only: bool
-    """Others' tables may have the time of training and no total."""
     time_s: float
     ideal_s: float
     excess_s: Mapping[str, float]
     """Seconds beyond the ideal, by cause; negative where a part gained."""
+
+    @property
+    def ranks(self) -> int:
+        return self.point.ranks
 
     @property
     def efficiency(self) -> float:
@@ -56,8 +79,8 @@ class Scaling:
 
     @property
     def speedup(self) -> float:
-        """Of the work done in a time: of all ranks together."""
-        return self.efficiency * self.ranks
+        """Over the base case. Strong: how many times as fast; weak: how many times the work in the same time."""
+        return self.efficiency * self.ranks / self.base_ranks
 
     @property
     def losses(self) -> dict[str, float]:
@@ -77,27 +100,28 @@ class Scaling:
         return -sum(seconds for seconds in self.excess_s.values() if seconds < 0)
 
 
-def scaling_of(points: list[Point], *, weak: bool) -> list[Scaling]:
+def scaling_of(points: Sequence[P], *, work: str) -> list[Scaling[P]]:
     """Against the fewest ranks, which come first; points without a total are left out, unless none has one."""
-    figure = next((name for name in ("total_s", "train_s") if any(point.median(name) for point in points)), None)
-    if figure is None:
-        return []
-    known = sorted((point for point in points if point.median(figure)), key=lambda point: point.ranks)
-    base, base_parts = known[0], parts_s(known[0])
-    return [_against(base, base_parts, point, weak=weak) for point in known]
+    whole = next((name for name in WHOLES if any(point.median(name) for point in points)), WHOLES[0])
+    known = sorted((point for point in points if point.median(whole)), key=lambda point: point.ranks)
+    found = (against(known[0], point, work=work, whole=whole) for point in known)
+    return [one for one in found if one is not None]
 
 
-def _against(base: Point, base_parts: Mapping[str, float], point: Point, *, weak: bool) -> Scaling:
-    share = 1.0 if weak else base.ranks / point.ranks
-    # Where this point does not tell two parts apart, the base's are put together too.
-    parts = parts_s(point)
-    ideals = {name: seconds * share for name, seconds in base_parts.items()}
+def against(base: Measured, point: P, *, work: str, whole: str = WHOLES[0]) -> Scaling[P] | None:
+    """None where a time is not known."""
+    if not base.median(whole) or not point.median(whole):
+        return None
+    share = base.ranks / point.ranks if work == "strong" else 1.0
+    parts = parts_s(point, whole)
+    ideals = {name: seconds * share for name, seconds in parts_s(base, whole).items()}
+    # Where one of them does not tell two parts apart, the other's are put together too.
     if parts.keys() != ideals.keys():
         parts, ideals = _common(parts), _common(ideals)
     return Scaling(
         point=point,
-        ranks=point.ranks,
-        training_only=point.median("total_s") is None,
+        base_ranks=base.ranks,
+        training_only=whole == "train_s",
         time_s=sum(parts.values()),
         ideal_s=sum(ideals.values()),
         excess_s={name: parts[name] - ideals[name] for name in parts},
@@ -114,10 +138,10 @@ def _common(parts: Mapping[str, float]) -> dict[str, float]:
     return together
 
 
-def parts_s(point: Point) -> dict[str, float]:
-    """Seconds by cause; they add up to the total. What was not told apart is in `compute` or `other`."""
+def parts_s(point: Measured, whole: str = WHOLES[0]) -> dict[str, float]:
+    """Seconds by cause; they add up to the whole. What was not told apart is in `compute` or `other`."""
     total, train = point.median("total_s"), point.median("train_s")
-    if total is None:
+    if whole == "train_s" or total is None:
         return _within_training(point, train or 0.0)
     parts = {
         name: seconds
@@ -130,7 +154,7 @@ def parts_s(point: Point) -> dict[str, float]:
     return parts
 
 
-def _within_training(point: Point, train_s: float) -> dict[str, float]:
+def _within_training(point: Measured, train_s: float) -> dict[str, float]:
     """Waiting for stragglers is part of what training waits for communication."""
     parts: dict[str, float] = {}
     exposed_s, wait_s, stall_s = (point.median(name) for name in ("exposed_s", "wait_s", "data_stall_s"))

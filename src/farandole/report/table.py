@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farandole.report.comparing import Comparison, Pair
-from farandole.report.groups import Axis, Point
+from farandole.report.groups import Axis, Point, word_for
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import UNKNOWN, number, percent, plain, times
 from farandole.report.scaling import Scaling
@@ -20,7 +20,7 @@ class Column:
     """A figure: its name, its unit, and how it is read and written."""
 
     name: str
-    value: Callable[[Point, Scaling | None], float | None]
+    value: Callable[[Point, Scaling[Point] | None], float | None]
     unit: str = ""
     text: Callable[[float], str] = number
     spread: str = ""
@@ -29,12 +29,12 @@ class Column:
     """Left out in print, where there is no room for all."""
 
 
-def _figure(name: str) -> Callable[[Point, Scaling | None], float | None]:
+def _figure(name: str) -> Callable[[Point, Scaling[Point] | None], float | None]:
     return lambda point, _: point.median(name)
 
 
-def _setting(*names: str) -> Callable[[Point, Scaling | None], float | None]:
-    def value(point: Point, _: Scaling | None) -> float | None:
+def _setting(*names: str) -> Callable[[Point, Scaling[Point] | None], float | None]:
+    def value(point: Point, _: Scaling[Point] | None) -> float | None:
         found = [point.settings.get(name) for name in names] + [point.median(name) for name in names]
         return next((float(one) for one in found if isinstance(one, (int, float))), None)
 
@@ -52,7 +52,7 @@ _COLUMNS = (
     Column(name="train", unit="s", value=_figure("train_s"), minor=True),
     Column(name="epoch", unit="s", value=_figure("epoch_s"), minor=True),
     Column(name="step", unit="ms", value=lambda point, _: _times(point.median("step_s"), 1e3), minor=True),
-    Column(name="speed-up", value=lambda _, scaling: scaling.speedup if scaling else None, text=times),
+    Column(name="speedup", value=lambda _, scaling: scaling.speedup if scaling else None, text=times),
     Column(name="efficiency", value=lambda _, scaling: scaling.efficiency if scaling else None, text=percent),
     Column(name="samples/s", value=_figure("samples_per_s")),
     Column(name="power", unit="W", value=_figure("power_w")),
@@ -76,7 +76,7 @@ def _edp(point: Point) -> float | None:
     return known if known is not None else joules * time if joules is not None and time is not None else None
 
 
-def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scaling], varied: Sequence[str]) -> Markup:
+def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scaling[Point]], varied: Sequence[str]) -> Markup:
     """A row a configuration. Columns that nothing fills are left out."""
     by_point = {id(one.point): one for one in scalings}
     modelled = any(point.provenance == "modelled" for point in points)
@@ -86,7 +86,7 @@ def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scalin
     named = list(dict.fromkeys([axis.name, *varied]))
     hidden = {"local batch" if name == "batch_size" else name for name in named}
     shown = [column for column in shown if column.name not in hidden]
-    head = [_heading(name.replace("_", " "), kind="word" if _is_word(points, name) else None) for name in named]
+    head = [_heading(word_for(name), kind="word" if _is_word(points, name) else None) for name in named]
     head += [
         _heading(
             column.name, column.unit, kind="minor" if column.minor else None,
@@ -109,7 +109,7 @@ def _heading(name: str, unit: str = "", *, kind: str | None = None, caveat: str 
     return tag("th", tag("button", told, type="button"), scope="col", data_name=full, class_=kind)
 
 
-def _row(point: Point, scaling: Scaling | None, named: Sequence[str], shown: Sequence[Column]) -> Markup:
+def _row(point: Point, scaling: Scaling[Point] | None, named: Sequence[str], shown: Sequence[Column]) -> Markup:
     cells = [_setting_cell(point.settings.get(name)) for name in named]
     cells += [_cell(column, point, scaling) for column in shown]
     return tag("tr", *cells, _runs(point), class_="none" if not point.attempts else None)
@@ -121,7 +121,7 @@ def _setting_cell(value: object) -> Markup:
     return tag("td", UNKNOWN if value is None else str(value), data_v="" if value is None else str(value), class_="word")
 
 
-def _cell(column: Column, point: Point, scaling: Scaling | None) -> Markup:
+def _cell(column: Column, point: Point, scaling: Scaling[Point] | None) -> Markup:
     value, kind = column.value(point, scaling), "minor" if column.minor else None
     if value is None:
         return tag("td", UNKNOWN, data_v="", class_=kind)

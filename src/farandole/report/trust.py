@@ -79,6 +79,8 @@ def _sampler(samplings: Sequence[Sampling]) -> Item | None:
 def _clock(trace: Trace) -> Item:
     if trace.residual_s is None:
         return Item(name="clock error", value="not known", level="none", words=trace.reason or "The trace does not say.")
+    if trace.residual_s == 0:
+        return Item(name="clock error", value="none, one host", level="good", words="All ranks of the trace read the same clock.")
     return Item(
         name="clock error", value=f"±{quantity(trace.residual_s, 's')}", level="good" if trace.residual_s < 1e-3 else "care",
         words="How far the ranks' clocks may be apart in the trace, after they were aligned.",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from farandole.report.comparing import Comparison, Pair
 from farandole.report.figures.bars import PHASES
 from farandole.report.figures.quality import quality_of
-from farandole.report.groups import Axis, Point, Series, measure_of
+from farandole.report.groups import EMULATED, Axis, Point, Series, measure_of
 from farandole.report.numbers import count, number, percent, plain, seconds, times
 from farandole.report.reading import Study
 from farandole.report.scaling import CAUSES, Scaling
@@ -17,34 +17,45 @@ __all__ = ["EFFICIENT", "comparison_verdict", "run_verdict", "study_verdict"]
 EFFICIENT = 0.8
 """From here on a rank count is called efficient."""
 _LOST_ACCURACY = 0.02
+_MOST_SERIES = 3
+_SAME = 0.03
+"""A smaller change of a time is none that a few runs could tell."""
 _WORDS = {cause.name: cause.words for cause in CAUSES}
 
 
-def study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling]) -> str:
+def study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling[Point]]) -> str:
     points = [point for one in series for point in one.points]
     if not study.finished:
         reasons = [attempt.reason for attempt in study.failed if attempt.reason]
         return f"No run has finished{f': {reasons[-1]}' if reasons else ''}."
-    if len(scalings) > 1:
+    if axis.name == EMULATED:
+        clauses = _emulated(series)
+    elif len(scalings) > 1:
         clauses = [*_scaling(scalings), *_accuracy(scalings)]
     else:
         clauses = _best(series, axis)
     return _sentence([*clauses, _power(points)])
 
 
-def _scaling(scalings: Sequence[Scaling]) -> list[str]:
+def _scaling(scalings: Sequence[Scaling[Point]]) -> list[str]:
     # What ranks that share cores lose says nothing of a machine that has cores for them.
     fair = [one for one in scalings if "oversubscribed" not in one.point.marks]
     shared = [one.ranks for one in scalings if "oversubscribed" in one.point.marks]
     alone = "Training alone: " if scalings[0].training_only else ""
-    first, *rest = _limit(fair) if len(fair) > 1 else [f"Only {count(fair[0].ranks if fair else 0, 'rank')} had cores of their own"]
+    first, *rest = _limit(fair) if len(fair) > 1 else [_alone(fair)]
     clauses = [f"{alone}{first[0].lower()}{first[1:]}" if alone else first, *rest]
     if shared:
         clauses.append(f"{_ranks(shared)} ranks shared cores (oversubscribed) and say nothing of scaling")
     return clauses
 
 
-def _limit(scalings: Sequence[Scaling]) -> list[str]:
+def _alone(fair: Sequence[Scaling[Point]]) -> str:
+    if not fair:
+        return "No run had a core for every rank"
+    return f"Only the run on {count(fair[0].ranks, 'rank')} had a core for {'each' if fair[0].ranks > 1 else 'it'}"
+
+
+def _limit(scalings: Sequence[Scaling[Point]]) -> list[str]:
     good = scalings[0]
     for one in scalings[1:]:
         if one.efficiency < EFFICIENT:
@@ -71,7 +82,7 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _accuracy(scalings: Sequence[Scaling]) -> list[str]:
+def _accuracy(scalings: Sequence[Scaling[Point]]) -> list[str]:
     """Speed that is paid for with accuracy is no speed: said where it falls."""
     found = quality_of([one.point for one in scalings])
     if found is None or "accuracy" not in found[0]:
@@ -83,6 +94,34 @@ def _accuracy(scalings: Sequence[Scaling]) -> list[str]:
     if worst[1] < first - _LOST_ACCURACY:
         return [f"{found[1]} falls from {first:.2f} to {worst[1]:.2f} on {worst[0]}"]
     return []
+
+
+def _emulated(series: Sequence[Series]) -> list[str]:
+    """How far accuracy holds: all that ranks which one stands for can say."""
+    found = quality_of([point for one in series for point in one.points])
+    if found is None or "accuracy" not in found[0]:
+        return ["Ranks are emulated, and no run has an accuracy"]
+    told = [clause for one in series if (clause := _held(one, found[0]))]
+    more = len(told) - _MOST_SERIES
+    return [f"{found[1]} {told[0]}" if told else f"{found[1]} is of one number of ranks only", *told[1:_MOST_SERIES]] + (
+        [f"{more} more in the table"] if more > 0 else []
+    )
+
+
+def _held(series: Series, figure: str) -> str:
+    known = sorted((point.trained_as, value) for point in series.points if (value := point.median(figure)) is not None)
+    if len(known) < 2:
+        return ""
+    first = known[0][1]
+    held = [one for one in known if one[1] >= first - _LOST_ACCURACY]
+    # The last before it falls for the first time.
+    lost = next((one for one in known if one not in held), None)
+    good = known[-1] if lost is None else known[known.index(lost) - 1]
+    label = f" with {series.label}" if series.label else ""
+    clause = f"holds to {count(good[0], 'rank')}{label} ({good[1]:.2f})"
+    if lost is None:
+        return clause
+    return clause + f" and is {lost[1]:.2f} on {lost[0]}" + ("" if lost is known[-1] else f", {known[-1][1]:.2f} on {known[-1][0]}")
 
 
 def _best(series: Sequence[Series], axis: Axis) -> list[str]:
@@ -148,8 +187,10 @@ def comparison_verdict(comparison: Comparison) -> str:
     pair = pairs[-1]
     where = f"on {pair.value} rank{'' if pair.value == 1 else 's'}" if comparison.axis.name == "ranks" else f"with {comparison.axis.label} {pair.value}"
     saved, factor = pair.saved("total_s") or 0.0, pair.factor("total_s")
-    change = f"{percent(saved)} less time" if saved >= 0 else f"{percent(-saved)} more time"
-    clauses = [f"{comparison.after} instead of {comparison.before}: {change} {where} ({times(factor)})", *_largest(pair)]
+    change = f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} time {where} ({times(factor)})"
+    if abs(saved) < _SAME:
+        change = f"the same time {where}, within {percent(_SAME)}"
+    clauses = [f"{comparison.after} instead of {comparison.before}: {change}", *_largest(pair)]
     energy = pair.saved("energy_j")
     if energy is not None:
         clauses.append(
@@ -170,7 +211,7 @@ def _largest(pair: Pair) -> list[str]:
         return []
     words = max(changes, key=lambda name: abs(changes[name][0] - changes[name][1]))
     before, after = changes[words]
-    return [f"most of it in {words}, {seconds(before)} → {seconds(after)}"]
+    return [f"{words} changed most, {seconds(before)} → {seconds(after)}"]
 
 
 def _sentence(clauses: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from farandole.study.scaling import Scaled, scaled
+from farandole.report.scaling import Scaling, against
 
 __all__ = ["Case", "Spread", "cases_of", "trained_as", "work_of"]
 
@@ -42,7 +42,7 @@ class Case:
     metric: str = "accuracy"
     base: Case | None = None
     """What it is compared to; None where that is not known."""
-    scaled: Scaled | None = None
+    scaled: Scaling[Case] | None = None
 
     @property
     def ranks(self) -> int:
@@ -55,10 +55,6 @@ class Case:
 
     def median(self, name: str) -> float | None:
         return self.figures[name].median if name in self.figures else None
-
-    @property
-    def medians(self) -> dict[str, float | None]:
-        return {name: spread.median for name, spread in self.figures.items()}
 
 
 def trained_as(settings: Mapping[str, Any]) -> int:
@@ -112,13 +108,11 @@ def _base(kind: str, case: Case, cases: Sequence[Case]) -> Case | None:
     return min(series, key=lambda one: (trained_as(one.settings), one.ranks), default=None)
 
 
-def _scaled(kind: str, case: Case) -> Scaled | None:
+def _scaled(kind: str, case: Case) -> Scaling[Case] | None:
     """None for emulated ranks too: one rank that stands for many says nothing of their speed."""
     if case.base is None or case.settings.get("emulate_ranks") or case.base.settings.get("emulate_ranks"):
         return None
-    return scaled(
-        case.base.medians, case.medians, base_ranks=case.base.ranks, ranks=case.ranks, work=work_of(kind)
-    )
+    return against(case.base, case, work=work_of(kind))
 
 
 def _same(settings: Mapping[str, Any], without: Sequence[str]) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = ["PeakMemory", "own_bytes", "resident_peak_bytes", "restart_resident_peak", "shared_out_bytes"]
+__all__ = ["PeakMemory", "anonymous_bytes", "mapped_bytes", "own_bytes", "resident_peak_bytes", "restart_resident_peak"]
 
 _SAMPLE_S = 0.01
 
@@ -27,17 +30,41 @@ def restart_resident_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def shared_out_bytes() -> int:
-    """This process's memory, of which a page that n processes have counts 1/n: sums of these are true."""
-    return _fields(Path("/proc/self/smaps_rollup")).get("Pss", 0)
+def anonymous_bytes() -> int:
+    """Memory in use that is no file's, counted page by page: pages of libraries are shared with whoever comes and goes."""
+    _give_back()
+    return _fields(Path("/proc/self/smaps_rollup")).get("Anonymous", 0)
+
+
+def _give_back() -> None:
+    """What was freed and kept for later use is not in use; C libraries other than glibc keep it to themselves."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def mapped_bytes(start: int, size: int) -> int:
+    """Of the files and shared memory mapped at these addresses, what is in memory; a page that n processes have counts 1/n."""
+    found = [fields for low, high, fields in _mappings() if low < start + size and start < high]
+    return sum(max(fields.get("Pss", 0) - fields.get("Anonymous", 0), 0) for fields in found)
+
+
+def _mappings() -> Iterator[tuple[int, int, dict[str, int]]]:
+    """First and last address of every mapping, and its fields."""
+    blocks = re.split(r"^([0-9a-f]+)-([0-9a-f]+) .*\n", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)[1:]
+    for low, high, text in zip(blocks[::3], blocks[1::3], blocks[2::3]):
+        yield int(low, 16), int(high, 16), _kilobytes(text)
 
 
 def _fields(path: Path) -> dict[str, int]:
     try:
-        lines = path.read_text().splitlines()
+        return _kilobytes(path.read_text())
     except OSError:
         return {}
-    pairs = (line.partition(":") for line in lines)
+
+
+def _kilobytes(text: str) -> dict[str, int]:
+    pairs = (line.partition(":") for line in text.splitlines())
     return {name: int(rest.split()[0]) * 1024 for name, _, rest in pairs if rest.endswith(" kB")}
 
 

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from farandole.errors import FarandoleError
 from farandole.observe.environment import environment
 from farandole.study.cases import cases_of
 from farandole.study.collecting import collect
@@ -27,7 +26,6 @@ from farandole.study.pointrun import PointRunner
 from farandole.study.points import LONG, Point, described, usable_cores, varying
 from farandole.study.settings import StudySettings
 from farandole.study.table import as_table
-from farandole.study.verdicts import study_verdict
 from farandole.train.progress import duration
 
 __all__ = ["plan_text", "prepare_data", "run_study", "summary", "write_plan"]
@@ -138,27 +136,17 @@ class _Watch:
 
 def summary(folder: StudyFolder) -> str:
     """Table, verdict, failed points with their logs, and the path of the page."""
+    from farandole.report import write_page_if_possible
+
     plan, results = folder.plan(), list(folder.last_results().values())
-    cases = cases_of(plan["kind"], results)
-    lines = [as_table(plan, cases, "text"), "", study_verdict(plan["kind"], cases)]
+    page = write_page_if_possible(folder.path)
+    lines = [as_table(plan, cases_of(plan["kind"], results), "text"), "", *([page.verdict] if page else [])]
     for result in results:
         if result["status"] != "ok":
             where = folder.path / (result["run"] or "")
             lines.append(f"failed: {_told_result(result)}: {result['reason']}; see {where / 'console.txt'}")
-    page = _page(folder.path)
-    lines += ["", f"results   {folder.path / 'results.jsonl'}", *([f"page      {page}"] if page else [])]
+    lines += ["", f"results   {folder.path / 'results.jsonl'}", *([f"page      {page.path}"] if page else [])]
     return "\n".join(lines)
-
-
-def _page(folder: Path) -> Path | None:
-    """None where it cannot be written, which is said; the table is there all the same."""
-    from farandole.report import write_report
-
-    try:
-        return write_report(folder)
-    except FarandoleError as error:
-        print(f"farandole: no page: {error}", file=sys.stderr)
-        return None
 
 
 def _names(points: Sequence[Point]) -> list[str]:

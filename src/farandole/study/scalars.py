@@ -7,15 +7,17 @@ has to be installed to write them.
 from __future__ import annotations
 
 import csv
+import hashlib
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from farandole.errors import SettingsError
+from farandole.errors import DataError, SettingsError
 from farandole.study.folder import StudyFolder
 from farandole.study.points import described, varying
 
@@ -62,28 +64,60 @@ def _tensorboard(folder: StudyFolder, run: Path, name: str, result: Mapping[str,
 
 def _mlflow(folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
     mlflow = _required("mlflow")
-    mlflow.set_experiment(folder.plan()["title"])
-    with mlflow.start_run(run_name=name):
+    try:
+        _to_mlflow(mlflow, folder, run, name, result)
+    except mlflow.exceptions.MlflowException as error:
+        raise DataError(f"--scalars mlflow: {error}") from error
+
+
+def _to_mlflow(mlflow: Any, folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
+    """A run of before that is of the same point is replaced."""
+    client, tags = mlflow.tracking.MlflowClient(), {"farandole.point": f"{folder.path.absolute()} {_point(result)}"}
+    experiment = mlflow.set_experiment(folder.plan()["title"])
+    for old in client.search_runs([experiment.experiment_id], f"tags.`farandole.point` = '{_quoted(tags['farandole.point'])}'"):
+        client.delete_run(old.info.run_id)
+    with mlflow.start_run(run_name=name, tags=tags):
         mlflow.log_params(result["settings"])
         for epoch, scalars in _history(run):
             mlflow.log_metrics(scalars, step=epoch)
-        mlflow.log_metrics({name.replace("figures/", ""): value for name, value in _last(result).items()})
+        mlflow.log_metrics(_last(result))
 
 
 def _wandb(folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
     wandb = _required("wandb")
-    started = wandb.init(project="farandole", group=folder.plan()["title"], name=name, config=dict(result["settings"]))
+    try:
+        _to_wandb(wandb, folder, run, name, result)
+    except wandb.errors.Error as error:
+        raise DataError(f"--scalars wandb: {error}") from error
+
+
+def _to_wandb(wandb: Any, folder: StudyFolder, run: Path, name: str, result: Mapping[str, Any]) -> None:
+    """Under an id of its own: the same point is the same run, however often it is written."""
+    known_as = hashlib.sha256(f"{folder.path.absolute()} {_point(result)}".encode()).hexdigest()[:16]
+    started = wandb.init(
+        project="farandole", group=folder.plan()["title"], name=name, id=known_as, config=dict(result["settings"]), dir=str(run)
+    )
     for epoch, scalars in _history(run):
         started.log(scalars, step=epoch)
     started.summary.update(_last(result))
     started.finish()
 
 
+def _point(result: Mapping[str, Any]) -> str:
+    return f"{result['key']}-{result['repeat']}"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
 def _required(package: str) -> Any:
+    if find_spec(package) is None:
+        raise SettingsError(f"--scalars {package}: it is not installed. Type: pip install {package}")
     try:
         return import_module(package)
-    except ImportError:
-        raise SettingsError(f"--scalars {package}: it is not installed. Type: pip install {package}") from None
+    except ImportError as error:
+        raise SettingsError(f"--scalars {package}: it is installed, but cannot be imported: {error}") from error
 
 
 WHERE: dict[str, Callable[[StudyFolder, Path, str, Mapping[str, Any]], None]] = {

@@ -17,7 +17,13 @@ from typing import Any
 
 from farandole.data.loaders import load
 from farandole.data.matrix import Matrix, read_matrix
-from farandole.study.memory import PeakMemory, resident_peak_bytes, restart_resident_peak, shared_out_bytes
+from farandole.study.memory import (
+    PeakMemory,
+    anonymous_bytes,
+    mapped_bytes,
+    resident_peak_bytes,
+    restart_resident_peak,
+)
 from farandole.study.pages import forget_pages
 
 __all__ = ["CACHED", "STORING", "Figures", "Taken", "Turn", "combined", "take"]
@@ -99,7 +105,7 @@ class Figures:
     resident_peak_bytes: int | None = None
     """The same with mapped files."""
     held_bytes: int | None = None
-    """What all hold together once they have the table."""
+    """What all hold together once they have the table; what they share counts once."""
     shape: list[int] = field(default_factory=list)
     reason: str | None = None
 
@@ -107,7 +113,7 @@ class Figures:
 def take(turn: Turn, meet: Callable[[], object]) -> Taken:
     """One process's part; `meet` returns once every process has called it."""
     meet()
-    held = shared_out_bytes()
+    before = anonymous_bytes()
     restart_resident_peak()
     resident = resident_peak_bytes()
     with PeakMemory() as memory:
@@ -120,7 +126,7 @@ def take(turn: Turn, meet: Callable[[], object]) -> Taken:
     safe_s = time.monotonic()
     _touch(table)
     meet()
-    held = shared_out_bytes() - held
+    held = anonymous_bytes() - before + mapped_bytes(table.values.ctypes.data, table.values.nbytes)
     meet()
     return Taken(
         start_s=start_s, stop_s=stop_s, safe_s=safe_s if turn.method == STORING else stop_s, held_bytes=held,

@@ -6,7 +6,7 @@
     checkpointer.restore()
 
 A save in the background does not copy weights and optimizer state at once: they stay as they are until the
-optimizer's next step, which waits for the copy. Forward and backward hide it.
+optimizer's next step, which copies what has not been read by then. Forward and backward hide the rest.
 """
 
 from __future__ import annotations

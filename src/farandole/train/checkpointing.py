@@ -146,7 +146,13 @@ class RunCheckpoints:
             "every": self._settings.checkpoint_every,
             "resumed_from": None if came_from is None else str(came_from),
             "starts": self._made_by["starts"],
+            **self._spent_at_last(),
         }
+
+    def _spent_at_last(self) -> dict[str, Any]:
+        """Of training over all starts, at the last checkpoint."""
+        names = ("energy_j", "energy_provenance", "energy_reason")
+        return {name: getattr(self.callback.progress, name) for name in names}
 
 
 class Spent:

@@ -236,14 +236,14 @@ def _on_new_ranks(settings: RunSettings, folder: Path, given: dict[str, Any], st
 
 
 def _show(folder: Path, as_json: bool, repeat: list[str]) -> None:
-    from farandole.report import write_report
+    from farandole.report import write_page_if_possible
     from farandole.train.launching import read_record
     from farandole.train.table import table
 
     if not (folder / "run.json").is_file():  # it has ended early, with a checkpoint
         print(f"farandole: not finished yet. To go on, type: {shlex.join(['farandole', *repeat])}", file=sys.stderr)
         return
-    record, page = read_record(folder), write_report(folder)
+    record, page = read_record(folder), write_page_if_possible(folder)
     if as_json:
         print(json.dumps(record, indent=1))
         return
@@ -251,7 +251,8 @@ def _show(folder: Path, as_json: bool, repeat: list[str]) -> None:
     for kind, name in record["files"].items():
         if name is not None:
             print(f"{kind:<10}{folder / name}")
-    print(f"{'page':<10}{page}")
+    if page is not None:
+        print(f"{'page':<10}{page.path}")
 
 
 def _listing() -> str:

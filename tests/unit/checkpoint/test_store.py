@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from farandole.checkpoint import read
+from farandole.checkpoint.blocks import Damaged
 from farandole.checkpoint.folder import ARRAYS, LATEST, MANIFEST, STATE, check, entries
 from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.manifest import Manifest
 from farandole.checkpoint.store import Store
-from farandole.checkpoint.tensorfile import Damaged
 from farandole.errors import CheckpointError, SettingsError
 
 
@@ -140,6 +140,30 @@ def test_all_damaged_means_none(opened, said) -> None:
     assert len(said) == 2
 
 
+def test_one_of_another_version_is_named_and_left_alone(opened, said, monkeypatch) -> None:
+    store = opened()
+    save(store, 1)
+    monkeypatch.setattr("farandole.checkpoint.manifest.FORMAT", "farandole checkpoint 2")
+    path = save(store, 2)
+    monkeypatch.undo()
+    assert newest_step(opened()) == 1
+    assert said[-1].startswith(f"{path} cannot be used: {MANIFEST} is not of the format 'farandole checkpoint 1'")
+    assert path.is_dir()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"00000001-step-1\n", b"elsewhere\n", b"\xff"])
+def test_the_pointer_to_the_newest_may_be_lost(opened, content: bytes | None) -> None:
+    store = opened()
+    save(store, 1)
+    latest = save(store, 2).parent / LATEST
+    latest.unlink()
+    if content is not None:
+        latest.write_bytes(content)
+    assert newest_step(opened()) == 2
+    save(opened(), 3)
+    assert latest.read_text() == "00000003-step-3\n"
+
+
 def test_files_of_another_checkpoint_are_no_good(opened) -> None:
     store = opened()
     first, second = save(store, 1), save(store, 2)
@@ -248,10 +272,10 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, said) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
+    """A file system of 8 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True, text=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True, text=True)
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
     yield disk
@@ -262,8 +286,8 @@ def test_a_full_disk_costs_only_the_checkpoint_that_has_no_room(small_disk: Path
     store = Store(small_disk / "run", Keep(), said.append)
     try:
         save(store, 1)
-        with pytest.raises(CheckpointError, match=r"No space left on device. It needs 4,000,000 bytes, [\d,]+ are free"):
-            store.write(manifest(2), {}, {"w": np.ones(1_000_000, np.float32)})
+        with pytest.raises(CheckpointError, match=r"No space left on device. It needs 12,000,000 bytes, [\d,]+ are free"):
+            store.write(manifest(2), {}, {"w": np.ones(3_000_000, np.float32)})
         assert [entry.path.name for entry in entries(store.folder)] == ["00000001-step-1"]
         save(store, 3)
         assert newest_step(store) == 3
@@ -285,7 +309,7 @@ folder = Path(sys.argv[1])
 
 def save(store, step):
     manifest = Manifest(step=step, epoch=0, ranks=1, saved_at=0.0, train_s=0.0, energy_j=None, version="test")
-    store.write(manifest, {"parts": {}, "step": step}, {"w": np.full(3_000_000, step, np.float32)})
+    store.write(manifest, {"parts": {}, "step": step}, {"w": np.full(1_200_000, step, np.float32)})
 
 def dying_at(count):
     calls = [0]
@@ -296,7 +320,7 @@ def dying_at(count):
                 os.kill(os.getpid(), signal.SIGKILL)
             return function(*args, **kwargs)
         return call
-    for name in ("open", "writev", "fsync", "close", "mkdir", "rename", "replace", "unlink", "rmdir"):
+    for name in ("open", "pwrite", "ftruncate", "fsync", "close", "mkdir", "rename", "replace", "unlink", "rmdir"):
         setattr(os, name, counted(getattr(os, name)))
 
 for count in range(1, 500):

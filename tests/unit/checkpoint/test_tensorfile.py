@@ -1,20 +1,16 @@
 """The files arrays are written to."""
 
+import errno
+import os
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from farandole.checkpoint import tensorfile
-from farandole.checkpoint.tensorfile import (
-    Damaged,
-    FileSums,
-    check_file,
-    read_arrays,
-    read_header,
-    write_arrays,
-)
+from farandole.checkpoint import blocks
+from farandole.checkpoint.blocks import Damaged, FileSums, check_file
+from farandole.checkpoint.tensorfile import read_arrays, read_header, write_arrays
 from farandole.errors import CheckpointError
 
 TYPES = [
@@ -50,11 +46,55 @@ def test_arrays_of_every_type_come_back(tmp_path: Path, arrays) -> None:
 
 @pytest.mark.parametrize("block", [1, 7, 64, 4096])
 def test_blocks_may_begin_and_end_anywhere(tmp_path: Path, arrays, block: int, monkeypatch) -> None:
-    monkeypatch.setattr(tensorfile, "BLOCK_BYTES", block)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block)
     sums = write_arrays(tmp_path / "f", arrays)
     assert len(sums.blocks) == -(-sums.nbytes // block)
     assert same(read_arrays(tmp_path / "f", sums), arrays)
     check_file(tmp_path / "f", sums)
+
+
+@pytest.mark.parametrize(
+    ("refused", "expected"),
+    [
+        ("nothing", [True, True, True]),
+        ("the flag", [False, False, False]),
+        ("all but the first write", [True, False, False]),
+        ("every write", [False, False, False]),
+    ],
+)
+def test_large_files_go_past_the_cache_where_that_can_be(tmp_path: Path, refused: str, expected, monkeypatch) -> None:
+    """9,000,123 bytes: two whole blocks and one that ends within a page."""
+    takes = takes_direct(tmp_path)
+    large = {"w": np.random.default_rng(0).integers(0, 255, 9_000_123, np.uint8)}
+    fcntl, pwrite, past_cache = blocks.fcntl.fcntl, os.pwrite, []
+
+    def control(handle: int, command: int, flags: int = 0) -> int:
+        if refused == "the flag" and flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "refused")
+        return fcntl(handle, command, flags)
+
+    def write(handle: int, data: memoryview, offset: int) -> int:
+        direct = bool(fcntl(handle, blocks.fcntl.F_GETFL) & os.O_DIRECT)
+        if direct and (refused == "every write" or (refused == "all but the first write" and offset)):
+            raise OSError(errno.EINVAL, "refused")
+        past_cache.append(direct)
+        return pwrite(handle, data, offset)
+
+    monkeypatch.setattr(blocks.fcntl, "fcntl", control)
+    monkeypatch.setattr(os, "pwrite", write)
+    sums = write_arrays(tmp_path / "f", large)
+    assert (tmp_path / "f").stat().st_size == sums.nbytes
+    assert same(read_arrays(tmp_path / "f", sums), large)
+    assert past_cache == [takes and direct for direct in expected]
+
+
+def takes_direct(folder: Path) -> bool:
+    """Whether the file system of the tests does."""
+    try:
+        os.close(os.open(folder / "direct", os.O_WRONLY | os.O_CREAT | os.O_DIRECT))
+    except OSError:
+        return False
+    return True
 
 
 def test_more_arrays_than_one_call_writes(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_hidden_exposed_and_waited_for(tmp_path):
     assert [rank["steps"] for rank in found["ranks"]] == [[pytest.approx(0.033)]] * 2
     assert found["residual_s"] == 0 and found["condensed"] is None
     assert [(b["rank"], b["name"]) for b in found["bands"]] == [(0, "train"), (1, "train")]
-    assert [round(stretch["start_s"] * 1e3) for stretch in found["communication"]] == [20, 26]
+    assert [(round(stretch["start_s"] * 1e3), stretch["name"]) for stretch in found["communication"]] == [(20, "ALLREDUCE"), (26, "ALLREDUCE")]
     json.dumps(found, allow_nan=False)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from farandole.report import traces, write_report
+from farandole.report import traces, write_page, write_page_if_possible, write_report
 from farandole.report.runs import command_of
 from studyfolder import Shape, large_study, make_run, make_study, stand_in_analyse
 
@@ -146,7 +146,7 @@ def test_the_command_of_a_run_has_every_setting_and_is_understood() -> None:
     assert words[:6] == ["farandole", "run", "nt3", "-n", "3", "--weak"]
     assert words[words.index("--dense") + 1 : words.index("--dense") + 3] == ["30", "10"]
     typed = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
-    assert {name for name, value in given.items() if value is not None} - typed <= {
+    assert {name for name, value in given.items() if value is not None and value != ""} - typed <= {
         "benchmark", "output_dir", "make_data", "work", "emulate_ranks"
     }  # fmt: skip
     assert main([*words[1:], "--list"]) == 0
@@ -161,3 +161,25 @@ def test_the_command_writes_the_page_and_names_it(tmp_path: Path, capsys: pytest
     assert main(["report", str(folder), str(tmp_path / "absent")]) == 1
     assert "absent is not there" in capsys.readouterr().err
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_verdict_can_be_typed(tmp_path: Path) -> None:
+    page = write_page(make_study(tmp_path, Shape(ranks=(1, 2), loaders=("pandas", "fast"), repeats=1, trace=False)))
+    assert page.path == tmp_path / "report.html"
+    assert page.verdict.startswith("Fast instead of pandas: ")
+    assert page.verdict.isascii()
+
+
+def test_a_page_that_cannot_be_made_is_said_and_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_study(tmp_path / "a b", Shape(ranks=(1, 2), repeats=1, trace=False))
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("float division by zero")
+
+    monkeypatch.setattr("farandole.report.page.page_of", broken)
+    assert write_page_if_possible(folder) is None
+    first, second = capsys.readouterr().err.splitlines()
+    assert "page could not be made: ZeroDivisionError: float division by zero" in first
+    assert second == f"To try again, type: farandole report '{folder}'"

@@ -29,10 +29,11 @@ def test_a_last_line_that_was_cut_off_is_left_out_and_said(tmp_path: Path) -> No
 def test_lines_of_another_study_are_left_out_and_said(tmp_path: Path) -> None:
     results = study(tmp_path) / "results.jsonl"
     stranger = json.loads(results.read_text().splitlines()[0]) | {"study": "weak"}
-    results.write_text(json.dumps(stranger) + "\n" + results.read_text())
+    of_the_same_kind = json.loads(results.read_text().splitlines()[0]) | {"key": "0123456789ab"}
+    results.write_text(json.dumps(stranger) + "\n" + results.read_text() + json.dumps(of_the_same_kind) + "\n")
     found = read_folder(tmp_path)
     assert len(found.attempts) == 4
-    assert "1 of its lines belong to another study than strong" in found.warnings[0]
+    assert found.warnings == ["results.jsonl: 2 of its lines belong to another study and are left out."]
 
 
 def test_a_point_that_failed_and_was_run_again_has_not_failed(tmp_path: Path) -> None:

@@ -41,6 +41,40 @@ def test_a_gap_in_the_power_is_a_gap_in_the_line() -> None:
     assert "watts (modelled)" in text
 
 
+def test_the_lanes_say_which_collective_is_waited_for() -> None:
+    sent = [{"rank": 1, "name": name, "start_s": at, "end_s": at + 1.0} for at, name in enumerate(("BROADCAST", "ALLREDUCE", "JOIN"))]
+    text = drawn(communication=sent)
+    for words in ("broadcast", "allreduce", "other collectives"):
+        assert f"<title>rank 1 waits for {words}</title>" in text
+        assert f"training waits for {words}</li>" in text
+
+
+def heat(**found: object) -> tuple[str, str]:
+    figure = heat_figure(Trace(ranks=[{"rank": rank, **{name: row[rank] for name, row in found.items()}} for rank in range(4)]))  # type: ignore[index]
+    assert figure.draw is not None
+    return figure.draw(1000.0), figure.caption
+
+
+def darkest(text: str) -> set[str]:
+    return {line for path in text.split("<path") if 'class="cell h8"' in path for line in path.split(' d="')[1].split('"')[0].split("M")[1:]}
+
+
+def test_the_late_rank_is_dark_although_all_steps_end_together() -> None:
+    steps = [[0.1] * 50] * 4
+    text, caption = heat(steps=steps, step_wait_s=[[0.04] * 50, [0.04] * 50, [0.0] * 50, [0.04] * 50])
+    assert darkest(text) == {"0 2h50"}
+    assert "without its wait for slower ranks, against the median of all, 60.0\u202fms." in caption
+
+
+def test_slow_steps_are_dark_columns_and_a_first_one_that_compiles_hides_nothing() -> None:
+    row = [30.0] + [0.1 + 0.002 * (at % 3) for at in range(49)]
+    row[30] = 0.15
+    text, caption = heat(steps=[row] * 4)
+    assert darkest(text) == {f"{at} {rank}h1" for at in (0, 30) for rank in range(4)}
+    assert "the time of a step against the median" in caption
+    assert "1.25× and more" in text
+
+
 def test_without_a_trace_the_reason_is_given() -> None:
     figure = timeline_figure(Trace(reason="No run has left a trace."), "")
     assert (figure.draw, figure.reason) == (None, "No run has left a trace.")

@@ -53,6 +53,27 @@ def test_other_studies_name_the_fastest_and_the_best(tmp_path: Path) -> None:
     assert "best test accuracy with 10 (" in verdict
 
 
+def test_emulated_ranks_tell_of_accuracy_and_never_of_speed(tmp_path: Path) -> None:
+    """On one rank or on two, as they divide: those are not what is varied."""
+    make_study(tmp_path, Shape(ranks=(1,), repeats=1, trace=False))
+    (line,) = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    reached = {("linear", 1): 0.99, ("linear", 8): 0.98, ("linear", 48): 0.6, ("none", 1): 0.99, ("none", 8): 0.985, ("none", 48): 0.975}
+    lines = []
+    for at, ((rule, as_ranks), accuracy) in enumerate(reached.items()):
+        settings = {**line["settings"], "ranks": min(as_ranks, 2), "emulate_ranks": as_ranks, "lr_scaling": rule}
+        figures = {**line["figures"], "test_accuracy": accuracy, "total_s": 100.0 / as_ranks}
+        lines.append({**line, "key": str(at), "settings": settings, "figures": figures, "marks": ["emulated ranks", "modelled power"]})
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    about = json.loads((tmp_path / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps({**about, "points": lines}))
+    found = content_of(read_folder(tmp_path), None)
+    (verdict,) = found.verdicts
+    assert verdict.startswith("Test accuracy holds to 8 ranks with rate scaling linear (0.98) and is 0.60 on 48; ")
+    assert verdict.endswith("; holds to 48 ranks with rate scaling none (0.97); power modelled, not measured.")
+    assert [figure.name for figure in found.figures if figure.draw] == ["accuracy"]
+    assert "emulating" in next(figure for figure in found.figures if figure.name == "time").reason
+
+
 def test_a_single_run(tmp_path: Path) -> None:
     (verdict,) = content_of(read_folder(make_run(tmp_path, trace=False)), None).verdicts
     assert verdict.startswith("4 ranks trained for 8 epochs in ")
@@ -65,7 +86,7 @@ def test_a_comparison_says_what_changed_and_claims_no_modelled_saving(tmp_path: 
     found = content(tmp_path / "pandas", tmp_path / "fast", loaders=("pandas",))
     assert found.verdicts[0].startswith("Fast instead of pandas: ")
     assert "less time on 16 ranks" in found.verdicts[0]
-    assert "most of it in loading, " in found.verdicts[0]
+    assert "; loading changed most, " in found.verdicts[0]
     assert found.verdicts[0].endswith("energy is modelled and not compared.")
 
 
@@ -94,7 +115,7 @@ def test_trust_counts_failures_and_repeats(tmp_path: Path) -> None:
     assert chips["energy known"] == ("in all runs", "good")
     assert chips["sampler"] == ("0.31% of a core", "good")
     assert chips["clock error"] == ("not known", "none")
-    assert [note for note in found.notes if "was killed" in note and "log.txt" in note]
+    assert [note for note in found.notes if "was killed" in note and "console.txt" in note]
 
 
 def test_a_busy_machine_and_uncommitted_changes_are_told(tmp_path: Path) -> None:

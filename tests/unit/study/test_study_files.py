@@ -1,14 +1,20 @@
 """The files of studies/ can be run, and what their scalars become can be read."""
 
+import contextlib
+import os
+import sqlite3
 import struct
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from farandole.study.estimate import Estimate
+from farandole.study.folder import StudyFolder
 from farandole.study.loaders import LoaderStudy
+from farandole.study.points import Point
 from farandole.study.scalars import _checksum, write_events
 from farandole.study.settings import StudySettings, read_toml
 from repository import ROOT
@@ -63,3 +69,35 @@ def test_tensorflow_reads_the_events(tmp_path: Path) -> None:
     assert told.stdout.splitlines() == [
         "0 brain.Event:2 []", "1  [('loss', 0.5)]", "300  [('loss', 0.25), ('acc', 1.0)]",
     ], told.stderr  # fmt: skip
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("package", ["mlflow", "wandb"])
+def test_the_packages_themselves_take_the_scalars(tmp_path: Path, package: str) -> None:
+    """Twice: what is written again is the same run."""
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed; type: pip install {package}")
+    point = Point(settings={"ranks": 2, "nodes": 1, "loader": "it's"})
+    folder = StudyFolder(tmp_path / "study")
+    folder.write_plan({"kind": "strong", "title": "it's a study", "benchmark": None, "preset": None, "fixed": {}, "points": [point.as_dict()]})
+    (tmp_path / "study" / "run").mkdir()
+    (tmp_path / "study" / "run" / "history.csv").write_text("epoch,loss,test_s\n1,0.5,\n2,0.25,0.1\n")
+    folder.append(
+        {"schema": 1, "study": "strong", **point.as_dict(), "status": "ok", "run": "run", "figures": {"total_s": 3.5, "metric": "r2"}}
+    )
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    environment = os.environ | {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": store, "WANDB_SILENT": "true"}
+    for _ in range(2):
+        told = subprocess.run(
+            [sys.executable, "-m", "farandole", "study", "table", str(folder.path), "--scalars", package],
+            capture_output=True, text=True, timeout=170, env=environment, cwd=tmp_path,
+        )  # fmt: skip
+        assert told.returncode == 0, told.stderr
+        assert f"scalars   1 runs for {package}" in told.stdout
+    if package == "wandb":
+        assert len({path.name for path in folder.path.rglob("*.wandb")}) == 1
+        return
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        (run,) = database.execute("select run_uuid from runs where lifecycle_stage = 'active'").fetchall()
+        metrics = database.execute("select key, value, step from metrics where run_uuid = ?", run).fetchall()
+    assert {("loss", 0.5, 1), ("loss", 0.25, 2), ("figures/total_s", 3.5, 0)} <= set(metrics)

@@ -18,7 +18,6 @@ from farandole.study.folder import StudyFolder
 from farandole.study.importing import import_figures, papers_tables
 from farandole.study.points import Point
 from farandole.study.table import FORMATS, as_table
-from farandole.study.verdicts import study_verdict
 from repository import ROOT
 
 PLAN = {"kind": "strong", "title": "nt3_a & b"}
@@ -108,24 +107,11 @@ def test_failed_points_are_shown() -> None:
     for form in FORMATS:
         as_table(PLAN, told, form)
     assert "0 (1 failed)" in as_table(PLAN, told, "text")
-    assert study_verdict("strong", told[2:]) == "No point has a result."
 
 
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(SettingsError, match="text, markdown, csv, latex"):
         as_table(PLAN, cases(), "html")
-
-
-def test_verdicts() -> None:
-    assert study_verdict("strong", cases()).startswith("Efficient to 2 ranks (92%), the most that were tried. Power is mod")
-    emulated = [
-        result(1, 10.0, settings={"emulate_ranks": n}, figures={"test_accuracy": a}) for n, a in ((1, 0.99), (8, 0.98), (48, 0.6))
-    ]
-    assert "From 48 ranks on the accuracy suffers (0.600 instead of 0.990)" in study_verdict("strong", cases_of("strong", emulated))
-    batches = [result(1, 10.0), result(1, 8.0, settings={"batch_size": 40}, figures={"test_accuracy": 0.5})]
-    assert study_verdict("batch", cases_of("batch", batches)).startswith(
-        "Fastest: batch_size=40 (8.0 s). Best accuracy: batch_size=20 (0.9000)."
-    )
 
 
 def a_run(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.observe.analysis.components import components_of
-from farandole.observe.analysis.figures import EXPOSED, Figures, Kinds, Wait, waits_of
+from farandole.observe.analysis.figures import Figures, Kinds, Wait, awaited, waits_of
 from farandole.observe.analysis.reading import RankSpans, Trace, read
 from farandole.observe.analysis.spans import Span, union
 
@@ -144,15 +144,21 @@ def _bands(number: int, spans: Sequence[Span]) -> list[dict[str, Any]]:
 
 
 def _communication(number: int, spans: Iterable[Span]) -> list[dict[str, Any]]:
-    """When training waited for communication; stretches closer than a pixel are drawn as one."""
-    found = union(
-        (span.start_s, span.end_s) for span in spans if span.name in EXPOSED and not span.track.startswith("communication")
-    )
+    """When training waited for which collective; stretches closer than a pixel are drawn as one."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for span in spans:
+        name = awaited(span)
+        if name is not None:
+            found.setdefault(name, []).append((span.start_s, span.end_s))
     if not found:
         return []
-    pixel_s = (found[-1][1] - found[0][0]) / _MOST_DRAWN
-    drawn = union((start, end + pixel_s) for start, end in found)
-    return [{"rank": number, "start_s": start, "end_s": end - pixel_s} for start, end in drawn]
+    ends = [end for stretches in found.values() for stretch in stretches for end in stretch]
+    pixel_s = (max(ends) - min(ends)) / _MOST_DRAWN
+    return [
+        {"rank": number, "name": name, "start_s": start, "end_s": end - pixel_s}
+        for name, stretches in found.items()
+        for start, end in union((start, end + pixel_s) for start, end in stretches)
+    ]
 
 
 def _power(node: str, told: dict[str, Any]) -> dict[str, Any]:

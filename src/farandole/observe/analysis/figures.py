@@ -13,13 +13,12 @@ from dataclasses import dataclass, fields
 
 from farandole.observe.analysis.spans import Span, Stretches, length, overlap, union
 
-__all__ = ["COLLECTIVES", "EXPOSED", "Figures", "Kinds", "figures_of", "waits_of"]
+__all__ = ["COLLECTIVES", "Figures", "Kinds", "awaited", "figures_of", "waits_of"]
 
 COLLECTIVES = frozenset(
     ("ALLREDUCE", "BROADCAST", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BARRIER", "SENDRECV", "JOIN")
 )
 _WAITS = frozenset(("WAIT_FOR_GRADIENTS", "WAIT_FOR_COLLECTIVE"))
-EXPOSED = COLLECTIVES | _WAITS
 _NEGOTIATES = "NEGOTIATE_"
 _COMMUNICATION = "communication"
 _TRAINING = "training"
@@ -105,6 +104,14 @@ def _kinds(span: Span) -> Sequence[str]:
     if span.name.startswith(_NEGOTIATES) and not span.args.get("async"):
         return ("exposed",)
     return ()
+
+
+def awaited(span: Span) -> str | None:
+    """The collective that training waited for in this span; what the others were late for is part of it."""
+    if "exposed" not in _kinds(span):
+        return None
+    name = span.name.removeprefix(_NEGOTIATES)
+    return {"WAIT_FOR_GRADIENTS": "ALLREDUCE", "WAIT_FOR_COLLECTIVE": "COLLECTIVE"}.get(name, name)
 
 
 def figures_of(spans: Iterable[Span]) -> Figures:

@@ -112,18 +112,15 @@ def _fetched(training: Training, fit: _Fit, batches: Iterator[Any]) -> Iterator[
 
 
 def _forward(training: Training, fit: _Fit, original: Callable[..., Any]) -> Callable[..., Any]:
+    def told(start_ns: int) -> None:
+        training.span("FORWARD", start_ns, time.monotonic_ns())
+
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         compiling = sys.modules["torch"].compiler.is_compiling()
         if compiling or training.inside or not fit.running or not training.recording():
             return original(self, *args, **kwargs)
-        training.inside = True
-        start_ns = time.monotonic_ns()
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            training.inside = False
-            training.span("FORWARD", start_ns, time.monotonic_ns())
+        return training.outermost(told, original, self, *args, **kwargs)
 
     return __call__
 

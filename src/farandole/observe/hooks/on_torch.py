@@ -51,14 +51,12 @@ def _forward(torch: Any, training: Training, exchanges: Exchanges, original: Cal
         # First: whoever compiles a model traces through here.
         if compiling() or training.inside or not training.recording() or isinstance(self, training.layers_of_keras):
             return original(self, *args, **kwargs)
-        training.inside = True
-        start_ns = time.monotonic_ns()
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            training.inside = False
+
+        def told(start_ns: int) -> None:
             training.forward(start_ns, evaluates=not (torch.is_grad_enabled() and self.training))
             exchanges.seen(self)
+
+        return training.outermost(told, original, self, *args, **kwargs)
 
     return __call__
 

@@ -78,6 +78,16 @@ class Training:
         self.sink.span(STEPS, "STEP", start_ns, end_ns, {"step": self.steps})
         self.steps += 1
 
+    def outermost(self, told: Callable[[int], None], original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a model, whose layers' calls are parts of its own; `told` gets the time at which it began."""
+        self.inside = True
+        start_ns = time.monotonic_ns()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.inside = False
+            told(start_ns)
+
     def timed(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """The function, with a span for every call."""
 

@@ -28,7 +28,7 @@ from farandole.observe.power.recording import Phase, Recording, this_machine
 from farandole.observe.power.sampler import Sampler
 
 __all__ = [
-    "PHASES_FILE", "Region", "energy", "energy_of_node", "forget_energy", "keep_sampling", "measure_idle", "note_phase",
+    "PHASES_FILE", "Region", "energy", "energy_between", "energy_of_node", "forget_energy", "keep_sampling", "measure_idle", "note_phase",
     "recording", "stop_sampling",
 ]  # fmt: skip
 
@@ -83,6 +83,12 @@ class _Session:
     def measure(self, name: str, start_ns: int, end_ns: int) -> PhaseEnergy:
         idle = None if self.idle is None else self._measure("idle", *self.idle)
         return self._measure(name, start_ns, end_ns, idle)
+
+    def between(self, start_ns: int, end_ns: int) -> NodeEnergy:
+        if self._open:
+            self.sampler.sample_unless_fresh()
+        around = self.sampler.recording(start_ns, end_ns, MARGIN_NS)
+        return node_energy(around, whole=Phase("between", start_ns, end_ns))
 
     def _measure(self, name: str, start_ns: int, end_ns: int, idle: PhaseEnergy | None = None) -> PhaseEnergy:
         """Without a copy of all that was sampled."""
@@ -189,6 +195,12 @@ def energy_of_node() -> NodeEnergy | None:
     """Every region that has ended, by name, and all of them together; None on ranks that do not measure."""
     session = _started
     return None if session is None else node_energy(session.recording())
+
+
+def energy_between(start_ns: int, end_ns: int) -> NodeEnergy | None:
+    """What this node took in a stretch of time until now; None on ranks that do not sample."""
+    session = _started
+    return session.between(start_ns, end_ns) if session is not None and session.is_ours else None
 
 
 def recording() -> Recording | None:

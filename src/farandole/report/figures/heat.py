@@ -1,10 +1,15 @@
-"""Every step of every rank: who is late, and when."""
+"""Every step of every rank: who is late, and when.
+
+Ranks that exchange gradients end their steps together, so that the wait for stragglers is taken off: what is left is a
+rank's own. Colours are its ratio to the median of the run, on a scale that a few slow cells do not stretch.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from farandole.report.chart import Frame, Scale, svg, text_width, thinned
 from farandole.report.figures import Figure, missing
@@ -17,24 +22,39 @@ __all__ = ["heat_figure"]
 
 LEVELS = 9
 _MOST_ROWS = 64
+_LEAST_SHOWN, _DEVIATIONS = 0.25, 6.0
 _TITLE = "Steps of every rank"
 
 
 def heat_figure(trace: Trace) -> Figure:
-    steps = [(int(rank["rank"]), [_known(step) for step in rank.get("steps") or []]) for rank in trace.ranks]
-    steps = [(rank, found) for rank, found in steps if found]
+    steps = [(int(rank["rank"]), _own(rank)) for rank in trace.ranks if rank.get("steps")]
     if not steps:
         reason = trace.reason or f"The trace of the run on {trace.of} has no steps."
         return missing("heat", _TITLE, reason, full=True)
     together = math.ceil(len(steps) / _MOST_ROWS)
     longest = max(len(found) for _, found in steps)
     per = max(int(rank.get("steps_per_entry") or 1) for rank in trace.ranks)
+    apart = any(any(rank.get("step_wait_s") or ()) for rank in trace.ranks)
+    what = "the rank's own time in a step, without its wait for slower ranks," if apart else "the time of a step"
     caption = (
         f"The run on {trace.of}, {count(longest * per, 'step')}. A row is a rank"
         + (f" (the slowest of {together} neighbours)" if together > 1 else "")
-        + "; dark cells took long. A dark row is a rank that is late throughout, a dark column a step that all waited in."
+        + f"; its colour is {what} against the median of all, {quantity(_middle(steps), 's')}."
+        + " A dark row is a rank that is late throughout, a dark column a step that is slow on all."
     )
     return Figure(name="heat", title=_TITLE, caption=caption, draw=lambda width: _heat(steps, per, width), full=True)
+
+
+def _own(rank: Mapping[str, Any]) -> list[float | None]:
+    """The rank's steps without what it waited for others."""
+    steps = [_known(step) for step in rank["steps"]]
+    waits = [_known(wait) or 0.0 for wait in rank.get("step_wait_s") or ()]
+    waits += [0.0] * (len(steps) - len(waits))
+    return [None if step is None else max(step - wait, 0.0) for step, wait in zip(steps, waits)]
+
+
+def _middle(steps: Sequence[tuple[int, Sequence[float | None]]]) -> float:
+    return statistics.median([value for _, found in steps for value in found if value is not None] or [0.0])
 
 
 def _known(value: float | None) -> float | None:
@@ -65,42 +85,45 @@ def _heat(steps: Sequence[tuple[int, Sequence[float | None]]], per: int, width: 
     columns = int((width - left - 14) // 4)
     ranks, rows, each = _rows(steps, columns)
     each *= per
-    low, high = _limits(rows)
+    middle = _middle(steps)
+    high = _most_shown(rows, middle)
     tall = max(4.0, min(18.0, 260.0 / len(rows)))
     frame = Frame(width=width, height=tall * len(rows) + 28 + 44, left=left, right=14.0, top=28.0)
     across = frame.x1 - frame.left
     used = max(map(len, rows))
     drawn = cells(
-        levels_of(rows, low=low, high=high, count=LEVELS), x=frame.left, y=frame.top, width=across, height=tall
+        levels_of(rows, low=middle, high=middle * high, count=LEVELS), x=frame.left, y=frame.top, width=across, height=tall
     )
     return svg(
         frame,
-        _scale(frame, low, high),
+        _scale(frame, high),
         drawn,
         _rank_labels(ranks, frame, tall),
         _step_labels(frame, used * each),
-        words="Seconds of each step of each rank",
-        data_heat=f"{frame.left:g} {frame.top:g} {across:g} {tall:g} {each}",
+        words="Each step of each rank against the median of all",
+        data_heat=f"{frame.left:g} {frame.top:g} {across:g} {tall:g} {each} {middle:.6g}",
         data_ranks=" ".join(map(str, ranks)),
         data_rows=";".join(" ".join("" if value is None else f"{value:.3g}" for value in row) for row in rows),
     )
 
 
-def _limits(rows: Sequence[Sequence[float | None]]) -> tuple[float, float]:
-    """From the quickest to what 98% of the cells stay below: a first step that compiles would darken nothing else."""
-    values = sorted(value for row in rows for value in row if value is not None)
-    low, high = values[0], values[min(len(values) - 1, int(0.98 * len(values)))]
-    return (low, high) if high > low else (low * 0.9, statistics.fmean(values) * 1.1 or 1.0)
+def _most_shown(rows: Sequence[Sequence[float | None]], middle: float) -> float:
+    """The ratio to the median from which on cells are darkest: beyond what most cells vary by, but no less than a quarter.
+
+    Half of the cells lie within one deviation, so that neither a slow rank nor a first step that compiles stretches it.
+    """
+    apart = [abs(value - middle) for row in rows for value in row if value is not None]
+    return 1 + max(_LEAST_SHOWN, _DEVIATIONS * statistics.median(apart) / middle) if apart and middle else 1 + _LEAST_SHOWN
 
 
-def _scale(frame: Frame, low: float, high: float) -> Markup:
-    """The colours from quick to slow, above to the right."""
-    after = f"≥ {quantity(high, 's')}"
+def _scale(frame: Frame, high: float) -> Markup:
+    """The colours from the median to slow, above to the right."""
+    before, after = "median or less", f"{high:.2f}× and more"
     start = frame.x1 - text_width(after) - 6 - LEVELS * 14
     boxes = [tag("rect", x=start + at * 14, y=4, width=14, height=11, class_=f"fill h{at}") for at in range(LEVELS)]
     return tag(
         "g",
-        tag("text", quantity(low, "s"), x=start - 6, y=14, class_="tick end"),
+        tag("text", before, x=start - 6, y=14, class_="tick end"),
         *boxes,
         tag("text", after, x=start + LEVELS * 14 + 6, y=14, class_="tick"),
     )

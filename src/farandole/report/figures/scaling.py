@@ -21,7 +21,7 @@ _LEAST_SHOWN = 0.004
 _WORDS = {cause.name: cause.words for cause in CAUSES}
 
 
-def time_figure(series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling], *, weak: bool) -> Figure:
+def time_figure(series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling[Point]], *, weak: bool) -> Figure:
     found = measure_of([point for one in series for point in one.points])
     if found is None:
         return missing("time", f"Time against {axis.label}", "No run has finished, so that there is no time to show.")
@@ -46,7 +46,7 @@ def time_figure(series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling
 
 
 def _time_caption(
-    series: Sequence[Series], drawn: Sequence[Series], axis: Axis, scalings: Sequence[Scaling], *, weak: bool
+    series: Sequence[Series], drawn: Sequence[Series], axis: Axis, scalings: Sequence[Scaling[Point]], *, weak: bool
 ) -> str:
     words = []
     if axis.name == "ranks" and scalings:
@@ -82,7 +82,7 @@ def _part(series: Series, axis: Axis, name: str, label: str, kind: str) -> Line 
     return Line(label=label, kind=kind, marks=marks, style="thin") if len(marks) > 1 else None
 
 
-def _ideal(scalings: Sequence[Scaling], label: str) -> Line:
+def _ideal(scalings: Sequence[Scaling[Point]], label: str) -> Line:
     marks = [Mark(x=float(one.ranks), y=one.ideal_s) for one in scalings]
     return Line(label=label, kind="muted", marks=marks, style="dashed")
 
@@ -119,7 +119,7 @@ def words_of(point: Point, axis: Axis) -> str:
 _QUALITY = (("test_accuracy", "test accuracy"), ("test_loss", "test loss"))
 
 
-def efficiency_figure(scalings: Sequence[Scaling], label: str, *, weak: bool) -> Figure:
+def efficiency_figure(scalings: Sequence[Scaling[Point]], label: str, *, weak: bool) -> Figure:
     title = "Efficiency and losses" + (" of training" if scalings and scalings[0].training_only else "")
     if len(scalings) < 2:
         return missing("efficiency", title, "Efficiency compares the times of rank counts, and fewer than two are known.")
@@ -141,7 +141,7 @@ def efficiency_figure(scalings: Sequence[Scaling], label: str, *, weak: bool) ->
     )  # fmt: skip
 
 
-def _efficiency(scalings: Sequence[Scaling], width: float) -> Markup:
+def _efficiency(scalings: Sequence[Scaling[Point]], width: float) -> Markup:
     top = max(1.0, *(one.efficiency for one in scalings))
     frame = Frame(width=width, height=320.0, left=50.0, right=8.0)
     y = Scale(low=0.0, high=top, start=frame.y1, end=frame.top)
@@ -160,7 +160,7 @@ def _efficiency(scalings: Sequence[Scaling], width: float) -> Markup:
     return join([legend(entries), drawing])
 
 
-def _shown(one: Scaling) -> dict[str, float]:
+def _shown(one: Scaling[Point]) -> dict[str, float]:
     """Losses in the order of causes; what is too little to be seen is with the overhead."""
     shares = {cause.name: one.losses.get(cause.name, 0.0) for cause in CAUSES}
     little = [name for name, share in shares.items() if share < _LEAST_SHOWN and name != "other"]
@@ -168,7 +168,7 @@ def _shown(one: Scaling) -> dict[str, float]:
     return {name: share for name, share in shares.items() if share > 1e-6}
 
 
-def _bar(one: Scaling, x: float, y: Scale, thick: float) -> Markup:
+def _bar(one: Scaling[Point], x: float, y: Scale, thick: float) -> Markup:
     parts = [("efficient", one.efficiency, "efficient")]
     parts += [(name, share, _WORDS[name]) for name, share in _shown(one).items()]
     drawn: list[str] = []

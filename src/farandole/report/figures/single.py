@@ -44,21 +44,24 @@ def _spread_out(ranks: Sequence[int]) -> list[int]:
 
 
 def history_figures(record: Mapping[str, Any]) -> list[Figure]:
-    """A chart a measure (loss, accuracy, ...): of training and of validation, epoch by epoch."""
+    """A chart a measure (loss, accuracy, ...): of training, validation and test data, epoch by epoch."""
     epochs = record.get("epochs") or []
     if len(epochs) < 2:
         return [
             missing("history", "How it learned", f"A line needs two epochs; the run has {count(len(epochs), 'epoch')}.", full=True)
         ]
-    about_time = {"epoch", "seconds", "validation_s", "rate"}
-    names = [name for name in epochs[0] if name not in about_time and not name.startswith("val_")]
+    names = dict.fromkeys(name.removeprefix("val_").removeprefix("test_") for name in epochs[0] if not _is_about_time(name))
     return [_history(epochs, name) for name in names]
+
+
+def _is_about_time(name: str) -> bool:
+    return name in ("epoch", "seconds", "rate") or name.endswith("_s")
 
 
 def _history(epochs: Sequence[Mapping[str, Any]], name: str) -> Figure:
     lines = [
         line
-        for label, key, kind in (("training", name, "s1"), ("validation", f"val_{name}", "s2"))
+        for label, key, kind in (("training", name, "s1"), ("validation", f"val_{name}", "s2"), ("test", f"test_{name}", "s3"))
         if (line := _line(epochs, label, key, kind)).marks
     ]
     words = name.replace("_", " ")

@@ -45,7 +45,7 @@ def timeline_figure(trace: Trace, no_power: str) -> Figure:
         word
         for word in (
             f"The run on {trace.of}; one clock for all panels"
-            + ("." if trace.residual_s is None else f", right to ±{quantity(trace.residual_s, 's')}."),
+            + (f", right to ±{quantity(trace.residual_s, 's')}." if trace.residual_s else ", that of the host." if trace.residual_s == 0 else "."),
             "Power is modelled (TDP × utilisation), not measured." if modelled else "",
             f"No power: {no_power}." if not power else "",
             "" if sent else "No wait for communication was recorded.",
@@ -123,7 +123,8 @@ def _entries(phases: Sequence[_Span], sent: Sequence[_Span]) -> list[tuple[str, 
     kinds = _kinds(phases)
     known = [name for name in PHASES if name in kinds] + [name for name in kinds if name not in PHASES]
     entries = [(kinds[name], PHASES.get(name, name)) for name in known]
-    return entries + ([("c-allreduce", "training waits for communication")] if sent else [])
+    waits = dict.fromkeys(_wait(span.name) for span in sorted(sent, key=lambda span: span.start_s))
+    return entries + [(kind, f"training waits for {words}") for kind, words in waits]
 
 
 def _nodes(power: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -203,18 +204,35 @@ def _path(series: Mapping[str, Any], x: Scale, y: Scale) -> str:
     return "".join(path)
 
 
+_WAITS = {
+    "ALLREDUCE": ("c-allreduce", "allreduce"),
+    "BROADCAST": ("c-straggler", "broadcast"),
+    "ALLGATHER": ("c-stall", "allgather"),
+    "BARRIER": ("c-evaluate", "barrier"),
+}
+"""Collectives that training waits for: the class of the colour, and the name."""
+
+
+def _wait(name: str) -> tuple[str, str]:
+    return _WAITS.get(name, ("c-other", "other collectives"))
+
+
 def _lanes(sent: Sequence[_Span], ranks: Sequence[int], x: Scale, top: float) -> Iterator[str]:
     yield tag("text", "communication", x=0, y=top - 8, class_="axis-name")
     bins = int((x.end - x.start) / 1.5)
-    rows = []
     for at, rank in enumerate(ranks):
-        spans = [(span.start_s, span.end_s, "c-allreduce") for span in sent if span.rank == rank]
-        rows.append([_cell(share) for share in shares(spans, end_s=x.high, bins=bins)])
+        spans = [(span.start_s, span.end_s, _wait(span.name)[0]) for span in sent if span.rank == rank]
+        row = [_cell(share) for share in shares(spans, end_s=x.high, bins=bins)]
+        waits = [_wait(name) for name in dict.fromkeys(span.name for span in sent if span.rank == rank)]
+        told = {f"{kind} d{depth}": f"rank {rank} waits for {words}" for kind, words in waits for depth in range(1, 5)}
         yield tag("text", f"rank {rank}", x=x.start - 8, y=top + at * _LANE + 11, class_="tick end")
         yield tag("rect", x=x.start, y=top + at * _LANE + 1, width=x.end - x.start, height=_LANE - 2, class_="lane")
-    yield cells(rows, x=x.start, y=top, width=x.end - x.start, height=_LANE)
+        yield cells([row], x=x.start, y=top + at * _LANE, width=x.end - x.start, height=_LANE, words=told)
 
 
 def _cell(share: Mapping[str, float]) -> str | None:
-    """Paler, the less of it is filled."""
-    return next((f"{kind} d{max(1, math.ceil(4 * filled))}" for kind, filled in share.items()), None)
+    """What fills most of it, the paler the less it is."""
+    if not share:
+        return None
+    kind = max(share, key=lambda name: share[name])
+    return f"{kind} d{max(1, math.ceil(4 * share[kind]))}"
