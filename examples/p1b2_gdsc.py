@@ -3,8 +3,7 @@
     python examples/p1b2_gdsc.py
     farandole launch -n 2 -- python examples/p1b2_gdsc.py --folds 3
 
-What is not learnt is chosen by cross-validation within the training part of each fold: the network's settings and when to
-stop it, the penalty of the logistic regression beside it. Both are then trained on all of that part.
+Chosen by cross-validation within the training part of each fold: the network's layers and when to stop it, the penalty of the logistic regression beside it. Both are then trained on all of that part.
 """
 
 import argparse
