@@ -56,7 +56,7 @@ class _Found:
 
 
 def measure(*, quick: bool, framework: str = "torch") -> tuple[list[Row], list[Case]]:
-    epochs = 8 if quick else benchmark("nt3").parameters(**benchmark("nt3").presets["demo"]).epochs
+    epochs = benchmark("nt3").parameters(**benchmark("nt3").presets["demo"]).epochs
     contestants = {OURS: _ours, BEFORE: _before}
     if framework == "torch":
         contestants[DDP] = _ddp
@@ -107,8 +107,8 @@ def _before(turn: _Turn) -> _Found:
     known = benchmark("nt3")
     demo: Any = known.parameters(**known.presets["demo"])
     settings = {
-        "folder": str(turn.data), "epochs": turn.epochs, "rate": demo.learning_rate, "batch": demo.batch_size,
-        "seed": turn.seed,
+        "folder": str(turn.data), "epochs": turn.epochs, "optimizer": demo.optimizer, "rate": demo.learning_rate,
+        "batch": demo.batch_size, "seed": turn.seed,
     }  # fmt: skip
     turn.out.mkdir()
     out = turn.out / "found.json"

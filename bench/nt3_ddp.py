@@ -35,7 +35,8 @@ class _Training:
         random.seed(parameters.rng_seed)
         self.model = known.build(parameters, data)
         spread_seeds(self.model, ranks.rank, ranks.size)
-        self.model.compile(keras.optimizers.SGD(plan.rate), keras.losses.CategoricalCrossentropy())
+        self.model.compile(parameters.optimizer, keras.losses.CategoricalCrossentropy())
+        self.model.optimizer.learning_rate = plan.rate
         self.model.optimizer.build(self.model.trainable_variables)
         self._wrapped = DistributedDataParallel(
             self.model, gradient_as_bucket_view=True, broadcast_buffers=False

@@ -46,7 +46,7 @@ def _scaled(tables: list[Any]) -> list[tuple[Any, Any]]:
     ]
 
 
-def _model(features: int, rate: float) -> Any:
+def _model(features: int, optimizer: str, rate: float) -> Any:
     relu = {"activation": "relu"}
     model = keras.Sequential(
         [
@@ -59,11 +59,12 @@ def _model(features: int, rate: float) -> Any:
             layers.Dense(2, activation="softmax"),
         ]
     )  # fmt: skip
-    model.compile(keras.optimizers.SGD(rate), "categorical_crossentropy", metrics=["accuracy"])
+    model.compile(optimizer, "categorical_crossentropy", metrics=["accuracy"])
+    model.optimizer.learning_rate = rate
     return model
 
 
-def main(folder: str, epochs: int, rate: float, batch: int, seed: int) -> dict[str, Any]:
+def main(folder: str, epochs: int, optimizer: str, rate: float, batch: int, seed: int) -> dict[str, Any]:
     # What Keras draws its seeds from. Its own set_random_seed loads every framework there is.
     random.seed(seed)
     np.random.seed(seed)
@@ -74,7 +75,7 @@ def main(folder: str, epochs: int, rate: float, batch: int, seed: int) -> dict[s
     phases.end("load")
     (x, y), (x_test, y_test) = _scaled(tables)
     phases.end("preprocess")
-    model = _model(x.shape[1], rate)
+    model = _model(x.shape[1], optimizer, rate)
     phases.end("build")
     slower = keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, patience=10, min_delta=1e-4)
     model.fit(

@@ -26,7 +26,7 @@ from farandole.benchmarks.nt3 import NT3
 from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.train.batches import TrainingBatches
 from farandole.train.callbacks import StopWhenNotFinite
-from farandole.train.optimizer import make_optimizer
+from farandole.train.optimizer import compile_model
 from farandole.train.plan import Plan
 
 __all__ = ["OURS", "Ours", "made_data", "measure"]
@@ -61,9 +61,7 @@ class Ours:
             samples_per_epoch=len(samples),
         )  # fmt: skip
         self.model = known.build(parameters, data)
-        self.model.compile(
-            make_optimizer("sgd", self._plan), known.loss(parameters), metrics=known.metrics(parameters, data)
-        )
+        compile_model(self.model, "sgd", self._plan, known.loss(parameters), known.metrics(parameters, data))
         self._batches = TrainingBatches(samples, self._plan, seed=0, shuffle=False, rank=0, size=1)
 
     def epoch(self) -> None:

@@ -95,7 +95,7 @@ def main() -> None:
         )  # fmt: skip
         given = {
             "epochs": options.epochs, "rng_seed": options.seed + number, "optimizer": "adam", "lr_scaling": "none",
-            "learning_rate": 0.001, "initialization": "glorot_uniform",
+            "learning_rate": 0.001, "initialization": "glorot_uniform", "batch_size": 200,
         }  # fmt: skip
         found = p1b3.run(p1b3.initialize_parameters(**given), data=data).record["final"]["test"]
         y = pairs.response[test]

@@ -52,7 +52,10 @@ When a rank fails, all are ended, the first to fail is named, and its exit code 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
-    options = _parser(words[:1]).parse_args(words)
+    parser = _parser(words[:1])
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}. {getattr(options, 'known', '')}".rstrip(". "))
     try:
         return int(options.run(options))
     except FarandoleError as error:

@@ -97,13 +97,15 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     # A rate at which nothing is learnt, and less validation than test data: every epoch's test is the last one's.
     options = ["--data-dir", str(data), "--epochs", "2", "--json", "--train_steps", "2", "--optimizer", "lars", "--power"]
     still = ["--learning_rate", "1e-30", "--val_steps", "1", "--batch_size", "4"]
+    candle = ["--model_name", "nt3", "--run_id", "RUN000", "-v", "--train_bool", "true", "--drop", "0.3"]
     (tmp_path / "out here" / "report.html").mkdir(parents=True)  # so that the page cannot be written
-    run = farandole("run", "nt3", *options, *SMALL, *still, "--output-dir", "out here", cwd=tmp_path)
+    run = farandole("run", "nt3", *options, *SMALL, *still, *candle, "--output-dir", "out here", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert "the results are complete, but their page could not be made" in run.stderr
     assert run.stderr.splitlines()[-1] == "To try again, type: farandole report 'out here'"
     record: dict[str, Any] = json.loads(run.stdout)
     assert record["plan"]["steps"] == 2 and record["settings"]["optimizer"] == "lars"
+    assert record["settings"]["dropout"] == 0.3, "by its older name"
     assert "epoch 2/2" in run.stderr
     for epoch in record["epochs"]:
         found = {name: epoch[f"test_{name}"] for name in ("loss", "accuracy")}
@@ -240,6 +242,7 @@ def test_list(tmp_path: Path) -> None:
         (["nt3", "-n", "0"], "how many ranks?"),
         (["nt3", "--preset", "paper", "--data-dir", "absent"], "nt3 needs nt_train2.csv, nt_test2.csv in absent"),
         (["nt3", "--reg_l2", "1"], "unknown name 'reg_l2'; known: activation"),
+        (["nt3", "--bogus", "1"], "unrecognized arguments: --bogus 1. Known hyper-parameters: activation, batch_size"),
         (["nt3", "--dropout", "much"], "--dropout = 'much' is no literal"),
         (["nt3", "--config_file", "absent.txt"], "absent.txt is no config file"),
         (["nt3", "--checkpoint-every", "often"], "expected e.g. 5 (epochs), 100steps"),

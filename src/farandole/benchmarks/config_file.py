@@ -18,12 +18,16 @@ from typing import Any
 
 from farandole.errors import SettingsError
 
-__all__ = ["ALIASES", "literal", "read_config_file", "translated"]
+__all__ = ["ALIASES", "CANDLE_ONLY", "literal", "read_config_file", "translated"]
 
 ALIASES = {
     "drop": "dropout",
     "validation_split": "val_split",
+    "penalty": "reg_l2",
+    "save": "output_dir",
     "save_path": "output_dir",
+    "file_train": "train_data",
+    "file_test": "test_data",
     "base_lr": "learning_rate",
     "model_file": "config_file",
     "ckpt_restart_mode": "resume",
@@ -47,8 +51,6 @@ WITHOUT_EFFECT = frozenset(
         "profiling",
         "run_id",
         "solr_root",
-        "test_data",
-        "train_data",
         "use_cp",
         "use_tb",
         "verbose",
@@ -57,6 +59,7 @@ WITHOUT_EFFECT = frozenset(
         "ckpt_checksum",
         "restart",
         "label_noise",
+        "url_p1b1",
         "feature_col",
         "feature_threshold",
         "std_dev",
@@ -88,6 +91,9 @@ OFF = {
     "ckpt_skip_epochs": (0,),
 }
 """What exists in CANDLE and not here, with the values that do without it."""
+
+CANDLE_ONLY = WITHOUT_EFFECT | OFF.keys() | {"ckpt_save_best"}
+"""Names that are no setting here."""
 
 
 def read_config_file(path: str | Path, known: Iterable[str]) -> dict[str, Any]:

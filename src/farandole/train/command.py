@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole.benchmarks import NAMES, benchmark
-from farandole.benchmarks.config_file import literal
+from farandole.benchmarks.config_file import ALIASES, CANDLE_ONLY, literal
 from farandole.benchmarks.parameters import kinds
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
@@ -31,7 +31,7 @@ _EXAMPLES = """\
 examples:
   farandole run nt3 -n 2                                two minutes on two cores; the data is made on the fly
   farandole run p1b2 -n 4 --preset test --parallel steps
-  farandole run nt3 -n 2 --emulate-ranks 48             the accuracy 48 ranks would have
+  farandole run nt3 -n 2 --emulate-ranks 16             the accuracy 16 ranks would have
   farandole run nt3 -n 8 --preset paper --data-dir DIR  the real files, the papers' sizes
   farandole run nt3 -n 2 --restarts 3 --output-dir run1   checkpoints; started again by itself, or by the same command
   farandole run nt3 --config_file nt3_default_model.txt --epochs 8 --batch_size 20
@@ -53,7 +53,10 @@ def add_run(verbs: Verbs) -> None:
     )  # fmt: skip
     _add_run_options(verb)
     _add_hyper_parameters(verb.add_argument_group("hyper-parameters, under CANDLE's names (- or _)"))
-    verb.set_defaults(run=_run)
+    for name in sorted(CANDLE_ONLY | {"train_data", "test_data"}):
+        short = ["-v"] if name == "verbose" else []
+        verb.add_argument(*short, f"--{name}", dest=f"candle_{name}", nargs="?", const="True", help=argparse.SUPPRESS)
+    verb.set_defaults(run=_run, known=f"Known hyper-parameters: {', '.join(sorted(_all_parameters()))}.")
 
 
 def _add_run_options(verb: argparse.ArgumentParser) -> None:
@@ -69,7 +72,7 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     add("--data-dir", type=Path, metavar="DIR", help="where the files are; default: out/data/NAME-PRESET")
     add("--make-data", action="store_true", help="make missing files; demo and test do so anyway")
     add("--loader", choices=LOADERS, help="what reads the files; default: our reader with its cache (fast-cached)")
-    add("--output-dir", "--output_dir", "-s", "--save_path", type=Path, metavar="DIR",
+    add("--output-dir", "--output_dir", "-s", "--save_path", "--save", type=Path, metavar="DIR",
         help="the run directory; default: out/NAME-TIME")
     add("--power", action="store_true", help="sample every node's power: power.json, and curves on the timeline")
     add("--json", action="store_true", help="print run.json alone on standard output")
@@ -93,15 +96,14 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
         help="auto: go on from the newest checkpoint where there is one (default); required: or refuse to begin; off: never")
     add("--restarts", type=int, metavar="K", help="start again up to K times from the newest checkpoint when ranks die")
     add("--time-limit", type=float, metavar="S", help="before S seconds have passed, save a checkpoint and end with exit code 0")
-    for name in ("--ckpt_save_best", "--ckpt_keep_mode", "--ckpt_skip_epochs", "--ckpt_checksum"):
-        add(name, help=argparse.SUPPRESS)
-    add("--config_file", "--config-file", type=Path, metavar="FILE", help="a config file of CANDLE's")
+    add("--config_file", "--config-file", "--model_file", type=Path, metavar="FILE", help="a config file of CANDLE's")
     # fmt: on
 
 
 def _add_hyper_parameters(group: Any) -> None:
     for name, (found, kind, users) in _all_parameters().items():
-        flags = list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
+        older = [f"--{alias}" for alias, meant in ALIASES.items() if meant == name]
+        flags = list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}", *older]))
         short = [_SHORT[name]] if name in _SHORT else []
         only = "" if len(users) == len(NAMES) else f" ({', '.join(users)})"
         count = {"nargs": "+"} if _is_list(kind) else {"nargs": "?", "const": "True"} if kind is bool else {}
@@ -165,7 +167,9 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
     """Settings and hyper-parameters as `RunSettings.from_flat` takes them."""
     names = {field.name for field in dataclasses.fields(RunSettings)} | {"config_file"}
     values = {name: value for name, value in given.items() if name in names}
-    values |= {name: _value(name, None, text) for name, text in given.items() if name.startswith("ckpt_")}
+    values |= {
+        name.removeprefix("candle_"): _candle_value(text) for name, text in given.items() if name.startswith("candle_")
+    }
     known = kinds(benchmark(given["benchmark"]).parameters)
     for name, text in given.items():
         if name.startswith("parameter_"):
@@ -185,6 +189,14 @@ def _value(name: str, kind: Any, text: Any) -> Any:
     if kind is str:
         return text
     return literal(text.capitalize() if kind is bool else text, f"--{name}")
+
+
+def _candle_value(text: str) -> Any:
+    """Of a name that only CANDLE has: a literal, or a name without quotes."""
+    try:
+        return literal(text.capitalize() if text in ("true", "false") else text, "")
+    except SettingsError:
+        return text
 
 
 def _is_tuple(kind: Any) -> bool:

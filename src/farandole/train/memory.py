@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,31 @@ from farandole.errors import SettingsError
 from farandole.train.optimizer import SLOTS
 from farandole.train.plan import Plan
 
-__all__ = ["available_bytes", "check_memory", "estimated_bytes"]
+__all__ = ["available_bytes", "check_memory", "estimated_bytes", "weights_within"]
+
+
+@contextlib.contextmanager
+def weights_within(share: int) -> Iterator[None]:
+    """Refuse a layer before its weights are made, where a rank's do not fit into its share of the free memory."""
+    import keras
+
+    add_weight, sizes = keras.layers.Layer.add_weight, [0]
+
+    def counted(layer: Any, shape: Any = None, *rest: Any, **options: Any) -> Any:
+        sizes.append(4 * math.prod(shape or ()))
+        if sum(sizes) > share:
+            raise SettingsError(
+                f"weights of {sum(sizes) / 2**30:.1f} GiB, up to {' x '.join(f'{width:,}' for width in shape)} of layer "
+                f"{layer.name}, cannot fit: {share / 2**30:.1f} GiB are free for each rank of the node. Use narrower layers "
+                "(dense, conv), fewer features (feature_subsample), or fewer ranks on a node."
+            )
+        return add_weight(layer, shape, *rest, **options)
+
+    keras.layers.Layer.add_weight = counted
+    try:
+        yield
+    finally:
+        keras.layers.Layer.add_weight = add_weight
 
 
 def estimated_bytes(model: Any, optimizer: str, plan: Plan) -> int:
@@ -20,14 +46,12 @@ def estimated_bytes(model: Any, optimizer: str, plan: Plan) -> int:
     return 4 * (int(model.count_params()) * copies + 2 * plan.local_batch * int(outputs))
 
 
-def check_memory(needed: int, there: int, model: Any, ranks: int) -> None:
-    """Refuse what cannot fit: the weights exist already, the rest is needed once for every rank of the node."""
-    more = (needed - 4 * int(model.count_params())) * ranks
-    if more > there:
+def check_memory(needed: int, share: int) -> None:
+    """Refuse what cannot fit into a rank's share of what was free before its weights were made."""
+    if needed > share:
         raise SettingsError(
-            f"{ranks} ranks of {needed / 2**30:.1f} GiB each do not fit: {more / 2**30:.1f} GiB are still needed, "
-            f"{there / 2**30:.1f} GiB are free. Use fewer ranks on a node, a smaller batch_size, or an optimizer with fewer "
-            "copies of the weights (sgd has none)."
+            f"about {needed / 2**30:.1f} GiB a rank cannot fit: {share / 2**30:.1f} GiB are free for each rank of the node. "
+            "Use fewer ranks on a node, a smaller batch_size, or an optimizer with fewer copies of the weights (sgd has none)."
         )
 
 

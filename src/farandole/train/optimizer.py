@@ -1,4 +1,4 @@
-"""A run's optimizer: by CANDLE's names, at the plan's rate, distributed over the ranks."""
+"""A run's optimizer: by CANDLE's names, at the plan's rate, distributed over the ranks; and the model compiled with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import keras
 import farandole.keras as hvd
 from farandole.train.plan import Plan
 
-__all__ = ["SLOTS", "make_optimizer"]
+__all__ = ["SLOTS", "compile_model"]
 
 SLOTS = {"sgd": 0, "rmsprop": 1, "adam": 2, "adagrad": 1, "adadelta": 2, "adamax": 2, "nadam": 2, "lars": 1}
 """Copies of the weights each optimizer keeps."""
@@ -25,7 +25,13 @@ _CLASSES = {
 }
 
 
-def make_optimizer(name: str, plan: Plan) -> Any:
+def compile_model(model: Any, name: str, plan: Plan, loss: Any, metrics: list[Any]) -> None:
+    """With optimizer `name`."""
+    model.compile(_optimizer(name, plan), loss, metrics=metrics)
+    model.optimizer.build(model.trainable_variables)
+
+
+def _optimizer(name: str, plan: Plan) -> Any:
     """Gradients are averaged over all ranks it trains as, real and emulated."""
     return hvd.DistributedOptimizer(
         _class(name)(learning_rate=plan.rate),

@@ -136,17 +136,18 @@ class _Session:
         import keras
 
         from farandole.comm.collectives import allgather_object
-        from farandole.train.memory import available_bytes, check_memory, estimated_bytes
-        from farandole.train.optimizer import make_optimizer
+        from farandole.train.memory import available_bytes, check_memory, estimated_bytes, weights_within
+        from farandole.train.optimizer import compile_model
         from farandole.train.seeds import spread_seeds
 
         parameters = self._settings.parameters
         # Keras draws the seeds of layers from here. Its own set_random_seed loads every framework that is installed.
         random.seed(parameters.rng_seed)
-        model = self._known.build(parameters, data)
+        share = min(allgather_object(available_bytes() // self._local_size))  # all ranks must decide alike
+        with weights_within(share):
+            model = self._known.build(parameters, data)
         self._estimated_bytes = estimated_bytes(model, parameters.optimizer, plan)
-        there = min(allgather_object(available_bytes()))  # all ranks must decide alike
-        check_memory(self._estimated_bytes, there, model, self._local_size)
+        check_memory(self._estimated_bytes, share)
         spread_seeds(model, self._rank, self._size)
         try:
             loss = keras.losses.get(self._known.loss(parameters))
@@ -154,10 +155,7 @@ class _Session:
             raise SettingsError(
                 f"loss={parameters.loss!r} is unknown. Use a Keras loss by name, e.g. mse."
             ) from None
-        model.compile(
-            make_optimizer(parameters.optimizer, plan), loss, metrics=self._known.metrics(parameters, data)
-        )
-        model.optimizer.build(model.trainable_variables)
+        compile_model(model, parameters.optimizer, plan, loss, self._known.metrics(parameters, data))
         return model
 
     def _train(self, model: Any, data: TrainingData, plan: Plan) -> Any:
@@ -311,3 +309,4 @@ def make_missing_data(settings: RunSettings) -> None:
         find(settings.benchmark, folder)
     except DataError:
         make(settings.benchmark, folder, preset=settings.preset, progress=sys.stderr.isatty())
+        print(f"farandole: {folder} had no files of {settings.benchmark}: made synthetic ones", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from typing import Any
 from farandole.benchmarks import benchmark
 from farandole.benchmarks.config_file import read_config_file, translated
 from farandole.benchmarks.parameters import Parameters, converted, kinds, parameters_from
+from farandole.data.candle.files import benchmark as files_of
 from farandole.data.candle.tables import CACHED
 from farandole.data.loaders import LOADERS as OTHER_LOADERS
 from farandole.errors import SettingsError
@@ -102,10 +103,11 @@ class RunSettings:
         if preset not in PRESETS:
             raise SettingsError(f"preset={preset!r} is unknown. Use one of {', '.join(PRESETS)}.")
         of_run, of_model = _settings_kinds(), kinds(known.parameters)
-        names = {*of_run, *of_model, "config_file"}
+        names = {*of_run, *of_model, "config_file", *_FILES}
         values = translated(given, names, "settings")
         file = values.pop("config_file", None)
         values = (read_config_file(file, names) if file else {}) | values
+        _check_files(known.name, values)
         model = {name: value for name, value in values.items() if name in of_model}
         run = {
             name: converted(name, of_run[name], _path(of_run[name], v))
@@ -132,6 +134,19 @@ class RunSettings:
     @property
     def data_folder(self) -> Path:
         return self.data_dir or Path("out", "data", f"{self.benchmark}-{self.preset}")
+
+
+_FILES = ("train_data", "test_data")
+
+
+def _check_files(name: str, values: Mapping[str, Any]) -> None:
+    """CANDLE's files go by fixed names here, in a folder of the user's choice: others are not passed over in silence."""
+    there = [file.name for file in files_of(name).files.values()]
+    for option in _FILES:
+        if option in values and values[option] not in there:
+            raise SettingsError(
+                f"{option}={values[option]!r}: {name} reads {', '.join(there)}. Put them into one folder and type --data-dir DIR."
+            )
 
 
 _CHOICES = {

@@ -14,20 +14,27 @@ import pytest
 pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
 
 SCRIPT = """
-import json, os
+import json, os, sys, tempfile
 os.environ["KERAS_BACKEND"] = "torch"
+sys.modules.update(dict.fromkeys(["tensorflow", "jax"]))  # Keras would load them
 import keras, numpy as np, torch
 from farandole.benchmarks import benchmark
 from farandole.benchmarks.layers import Conv1D, LocallyConnected1D, convolution_and_pool
 from farandole.benchmarks.metrics import R2, Correlation, SignAccuracy
 from farandole.benchmarks.samples import ArraySamples, TrainingData
+from farandole.errors import SettingsError
+from farandole.train.memory import check_memory, estimated_bytes, weights_within
+from farandole.train.plan import Plan
 
-def parameters(name, features, classes=0, **given):
+def built(name, features, classes=0, **given):
     none = ArraySamples((np.empty((0, features)),), None)
     names = tuple(map(str, range(classes)))
     data = TrainingData(train=none, validation=none, test=none, features=features, classes=names, nbytes=0)
+    return benchmark(name).build(benchmark(name).parameters(**given), data)
+
+def parameters(*words, **given):
     with keras.device("meta"):
-        return benchmark(name).build(benchmark(name).parameters(**given), data).count_params()
+        return built(*words, **given).count_params()
 
 conv = dict(conv=(10, 10, 5, 10, 10, 5), pool=(10,))
 found = {
@@ -75,6 +82,40 @@ found["expected"] = {
     "correlation": float(np.corrcoef(y.ravel(), p.ravel())[0, 1]),
     "accuracy": float(((y > 0.5) == (p > 0.5)).mean()),
 }
+
+def saved_and_loaded(model, *inputs):
+    with tempfile.TemporaryDirectory() as place:
+        model.save(f"{place}/model.keras")
+        again = keras.saving.load_model(f"{place}/model.keras")
+    one, other = (found(inputs if len(inputs) > 1 else inputs[0]) for found in (model, again))
+    return float(abs(one - other).max())
+
+genes, types = rng.random((3, 40), dtype="float32"), np.eye(3, dtype="float32")
+few = dict(conv=(3, 5, 2), pool=(2,), dense=(4,))
+found["saved"] = {
+    "nt3": saved_and_loaded(built("nt3", 40, 2, **few), genes[:, :, None]),
+    "p1b1": saved_and_loaded(built("p1b1", 40, 3, model="cvae", dense=(8, 4)), genes, types),
+    "p1b3": saved_and_loaded(built("p1b3", 40, locally_connected=True, **few), genes),
+}
+
+plan = Plan(ranks=2, passes=1, parallel="steps", epochs=1, steps=1, local_batch=10, rate=0.1, samples_per_epoch=20)
+small = keras.Sequential([keras.Input((30,)), keras.layers.Dense(20), keras.layers.Dense(1)])
+found["estimates"] = [estimated_bytes(small, name, plan) for name in ("sgd", "adam")]
+
+def refused(action):
+    try:
+        action()
+    except SettingsError as error:
+        return str(error)
+
+def too_wide():
+    # 58 TiB: not even to be reserved.
+    with weights_within(2**34):
+        parameters("nt3", 60483, 2, dense=(20_000_000,))
+
+found["refused"] = [refused(too_wide), refused(lambda: check_memory(3 * 2**30, 2**30))]
+with weights_within(2**34):
+    found["within"] = parameters("nt3", 60483, 2)
 print(json.dumps(found))
 """
 
@@ -111,3 +152,21 @@ def test_layers_compute_what_they_should(found: dict[str, Any], layer: str) -> N
 @pytest.mark.parametrize("metric", ["r2", "correlation", "accuracy"])
 def test_metrics_over_several_batches(found: dict[str, Any], metric: str) -> None:
     assert found[metric] == pytest.approx(found["expected"][metric], abs=1e-5)
+
+
+def test_memory_is_estimated(found: dict[str, Any]) -> None:
+    weights, outputs = 30 * 20 + 20 + 20 + 1, 20 + 1
+    # The weights, their gradients and what Adam keeps; a batch's outputs and their gradients.
+    assert found["estimates"] == [4 * (copies * weights + 2 * 10 * outputs) for copies in (2, 4)]
+
+
+def test_what_does_not_fit_is_refused_before_its_weights_are_made(found: dict[str, Any]) -> None:
+    weights, training = found["refused"]
+    assert "up to 773,760 x 20,000,000 of layer dense" in weights and "16.0 GiB are free" in weights
+    assert training.startswith("about 3.0 GiB a rank cannot fit: 1.0 GiB are free")
+    assert found["within"] == PARAMETERS["nt3"]
+
+
+@pytest.mark.parametrize("model", ["nt3", "p1b1", "p1b3"])
+def test_saved_models_are_the_same_when_loaded(found: dict[str, Any], model: str) -> None:
+    assert found["saved"][model] == 0

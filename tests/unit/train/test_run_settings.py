@@ -16,6 +16,7 @@ NT3_FILE = """\
 [Global_Params]
 data_url = 'http://example.org/normal-tumor/'
 model_name = 'nt3'
+train_data = 'nt_train2.csv'
 conv = [64, 20, 1, 32, 10, 1]
 dense = [200,20]
 optimizer = 'sgd'
@@ -60,6 +61,32 @@ def test_a_file_overrides_the_preset_and_what_is_typed_overrides_the_file(file: 
     assert settings.output_dir == Path("saved")
 
 
+EVERY_FILE = {"batch_size": 100, "feature_subsample": 0, "rng_seed": 2017, "initialization": "glorot_uniform", "epochs": 1}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "nt3": {
+        "label_noise": 0.3, "noise_correlated": False, "feature_col": 50, "feature_threshold": 0.01, "std_dev": 0.5,
+        "noise_gaussian": False, "classes": 2, "metrics": "accuracy", "restart": True, "ckpt_checksum": False,
+    },
+    "p1b1": {
+        "url_p1b1": "http://", "file_train": "P1B1.dev.train.csv", "file_test": "P1B1.dev.test.csv", "base_lr": None,
+        "learning_rate": None, "noise_factor": 0, "batch_normalization": False, "alpha_dropout": False, "save": "saved",
+    },
+    "p1b2": {"one_hot_dtrep": True, "penalty": 0.00001, "test_data": "P1B2.test.csv", "drop": 0.0, "validation_split": 0.1},
+    "p1b3": {
+        "category_cutoffs": [0.0], "test_cell_split": 0.15, "cell_features": ["expression"], "pool": 10,
+        "cell_noise_sigma": 0.0, "subsample": "naive_balancing", "min_logconc": -5.0, "conv": [10, 10, 5, 10, 10, 5],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_in_the_files_that_candle_publishes(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "model.txt"
+    lines = [f"{key} = {value!r}" for key, value in (EVERY_FILE | PUBLISHED[name]).items()]
+    path.write_text("\n".join(["[Global_Params]", *lines]))
+    assert RunSettings.from_flat({"benchmark": name, "config_file": str(path)}).parameters.batch_size == 100
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -67,6 +94,7 @@ def test_a_file_overrides_the_preset_and_what_is_typed_overrides_the_file(file: 
         ("epochs = 4 * 100", "no literal"),
         ("epochz = 4", "unknown name 'epochz'; known: activation, "),
         ("add_noise = True", "not there"),
+        ("train_data = 'mine.csv'", "train_data='mine.csv': nt3 reads nt_train2.csv, nt_test2.csv. .*--data-dir"),
         ("epochs = 'many'", "expected a whole number"),
         ("epochs = True", "expected a whole number"),
         ("shuffle = 'yes'", "expected True or False"),
