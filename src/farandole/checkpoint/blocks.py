@@ -18,7 +18,6 @@ import fcntl
 import itertools
 import mmap
 import os
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +27,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from farandole.checksum import crc32
 from farandole.comm.transport import AnyArray
 
 __all__ = ["BLOCK_BYTES", "Damaged", "FileSums", "Piece", "Plain", "check_file", "check_length", "read_checked", "write_pieces"]
@@ -134,7 +134,7 @@ def _gather(pieces: Sequence[Piece], block: Sequence[_Part], room: AnyArray) -> 
         for at in range(start, end, _AT_A_TIME):
             part = room[length : length + min(_AT_A_TIME, end - at)]
             pieces[index].take(at, at + len(part), part)
-            total = zlib.crc32(part, total)
+            total = crc32(part, total)
             length += len(part)
     return length, total
 
@@ -236,7 +236,7 @@ def _blocks(lengths: Sequence[int]) -> Iterator[list[_Part]]:
 def _sum(block: Sequence[memoryview]) -> int:
     value = 0
     for part in block:
-        value = zlib.crc32(part, value)
+        value = crc32(part, value)
     return value
 
 

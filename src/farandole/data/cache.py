@@ -20,7 +20,6 @@ import secrets
 import threading
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from farandole.checksum import crc32
 from farandole.data.layout import ReadOptions
 from farandole.data.parse import cores, on_threads
 from farandole.errors import DataError, SettingsError
@@ -204,7 +204,7 @@ def _write(handle: int, table: Stored, identity: dict[str, Any], threads: int) -
         at += -(-array.nbytes // _ALIGN) * _ALIGN
     description = {"source": identity, "names": table.names, "arrays": arrays}
     text = json.dumps(description).encode()
-    trailer = len(text).to_bytes(8, "little") + zlib.crc32(text).to_bytes(8, "little") + _MAGIC
+    trailer = len(text).to_bytes(8, "little") + crc32(text).to_bytes(8, "little") + _MAGIC
     _pwrite_all(handle, memoryview(text + trailer), at)
 
 
@@ -214,7 +214,7 @@ def _write_array(handle: int, array: Any, at: int, threads: int) -> list[int]:
     def write(start: int) -> int:
         piece = data[start : start + _BLOCK]
         _pwrite_all(handle, piece, at + start)
-        return zlib.crc32(piece)
+        return crc32(piece)
 
     return on_threads(write, range(0, len(data), _BLOCK), threads=threads)
 
@@ -247,7 +247,7 @@ def _description(handle: int) -> Any:
     if trailer[16:] != _MAGIC or length > size - _TRAILER - _ALIGN:
         raise _Unusable("cut off or overwritten")
     text = os.pread(handle, length, size - _TRAILER - length)
-    if zlib.crc32(text) != int.from_bytes(trailer[8:16], "little"):
+    if crc32(text) != int.from_bytes(trailer[8:16], "little"):
         raise _Unusable("damaged (its description does not fit its checksum)")
     return json.loads(text)
 
@@ -261,7 +261,7 @@ def _array(memory: mmap.mmap, told: dict[str, Any], verify: bool) -> Any:
     data = array.view(np.uint8).data
     if verify:
         found = on_threads(
-            lambda start: zlib.crc32(data[start : start + _BLOCK]), range(0, len(data), _BLOCK), threads=cores()
+            lambda start: crc32(data[start : start + _BLOCK]), range(0, len(data), _BLOCK), threads=cores()
         )
         if found != told["checks"]:
             raise _Unusable("damaged (its values do not fit their checksums)")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import random
 import sys
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from farandole.checkpoint.generators import NumpyRandom, PythonRandom
 from farandole.checkpoint.parts import Part
 from farandole.checkpoint.tree import ArrayInfo, Tensor, flatten, unflatten, without_tensors
+from farandole.checksum import crc32
 from farandole.comm.collectives import broadcast_object
 from farandole.comm.process_sets import ProcessSet
 from farandole.comm.transport import AnyArray
@@ -138,7 +138,7 @@ class Differing:
     def state_dict(self) -> Any:
         """Collective."""
         flat = flatten(self._part.state_dict())
-        sums = {name: zlib.crc32(array.tobytes()) for name, array in flat.arrays.items()}
+        sums = {name: crc32(array.tobytes()) for name, array in flat.arrays.items()}
         root = self._set.runtime().members[0]
         told = broadcast_object((flat.skeleton, sums), root, f"checkpoint.{self._name}", self._set)
         skeleton, theirs = told

@@ -12,7 +12,6 @@ optimizer's next step, which copies what has not been read by then. Forward and 
 from __future__ import annotations
 
 import weakref
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.parts import Part, as_part
 from farandole.checkpoint.timing import When
 from farandole.checkpoint.tree import ArrayInfo, Tensor, replaced
+from farandole.checksum import crc32
 from farandole.comm.collectives import broadcast_object
 from farandole.comm.process_sets import ProcessSet, global_process_set
 from farandole.comm.transport import AnyArray
@@ -133,7 +133,7 @@ class _Buffers:
     def state_dict(self) -> Any:
         """Those that differ from the first rank's. Collective."""
         here = {name: _array(buffer) for name, buffer in self._saved()}
-        sums = {name: zlib.crc32(array.tobytes()) for name, array in here.items()}
+        sums = {name: crc32(array.tobytes()) for name, array in here.items()}
         first = broadcast_object(sums, self._set.runtime().members[0], "checkpoint.buffers", self._set)
         return {name: Tensor(array) for name, array in here.items() if sums[name] != first.get(name)}
 
