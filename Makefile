@@ -89,13 +89,14 @@ endef
 export CHECK_PYTHON
 
 # --no-build-isolation: the pinned setuptools builds the package, instead of whichever is newest today.
-# --no-compile: Python compiles what is imported; most of it never is.
+# --no-compile, and then compileall: pip would use one core.
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found. Type: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c "$$CHECK_PYTHON"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-compile -c constraints.txt -e ".[torch,keras,tensorflow,jax,mpi,data,loaders,dev]"
+	-@$(BIN)/python -m compileall -qq -j 0 .venv/lib src tests/support
 	@touch $@
 
 # addsitedir, unlike a plain path, also heeds the .pth file through which .venv finds this package.
@@ -104,5 +105,5 @@ $(READY): pyproject.toml constraints.txt
 	@there=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
 	here=$$(.venv-$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
 	echo "import site; site.addsitedir('$$there')" > $$here/borrowed.pth
-	$(BIN)/python -m pip --python .venv-$* install --quiet --no-compile --disable-pip-version-check -c constraints.txt $(WHEEL_$*)
+	$(BIN)/python -m pip --python .venv-$* install --quiet --disable-pip-version-check -c constraints.txt $(WHEEL_$*)
 	@touch $@
