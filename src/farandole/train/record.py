@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -145,8 +146,17 @@ def git_state() -> dict[str, Any] | None:
 def write_record(folder: Path, record: dict[str, Any]) -> None:
     """Whole or not at all: a reader never sees half a record."""
     partial = folder / f".run.json.{os.getpid()}"
-    partial.write_text(json.dumps(record, indent=1) + "\n")
+    partial.write_text(json.dumps(_as_json(record), indent=1, allow_nan=False) + "\n")
     partial.replace(folder / "run.json")
+
+
+def _as_json(value: Any) -> Any:
+    """The same, but null for what JSON has no number for: a loss on validation data may be infinite."""
+    if isinstance(value, dict):
+        return {name: _as_json(found) for name, found in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(found) for found in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_history(folder: Path, record: dict[str, Any]) -> None:
