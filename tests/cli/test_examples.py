@@ -148,10 +148,8 @@ def test_the_gan_trains_two_networks_at_once() -> None:
     assert "the weights of 2 rank(s) are equal" in run.stdout
 
 
-@pytest.mark.parametrize(
-    ("backend", "model"),
-    [pytest.param("torch", "mlp", marks=pytest.mark.soak), ("tensorflow", "cnn"), pytest.param("jax", "cnn", marks=pytest.mark.soak)],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("backend", "model"), [("torch", "mlp"), ("tensorflow", "cnn"), ("jax", "cnn")])
 def test_keras_learns_on_every_backend(tmp_path: Path, backend: str, model: str) -> None:
     result = tmp_path / "result.json"
     arguments = ["--model", model, "--samples", "2048", "--epochs", "3", "--json", str(result)]

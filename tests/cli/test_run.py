@@ -147,6 +147,7 @@ if os.environ.get("FARANDOLE_RESTART") == "0":
 """
 
 
+@pytest.mark.soak  # two trainings; faults/ kills smaller ones
 def test_a_killed_run_ends_with_the_same_weights(
     finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, data: Path
 ) -> None:
