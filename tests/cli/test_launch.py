@@ -143,7 +143,7 @@ def test_a_reader_that_goes_away_ends_the_job() -> None:
         process.stdout.readline()
         process.stdout.close()
         try:
-            assert process.wait(10) == 128 + 13
+            assert process.wait(60) == 128 + 13
             assert process.stderr.read() == b""
         finally:
             process.kill()

@@ -4,14 +4,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from powertree import Machine, steady
 
-# Moves a counter by 30 J in 0.6 s, in two phases.
+# Moves a counter by 30 J in 2 s, in two phases.
 SPENDS = """
 import sys, time
 import farandole
@@ -22,7 +21,7 @@ for name, joules in (("load", 10), ("train", 20)):
         first, began = int(open(counter).read()), time.monotonic()
         share = 0.0
         while share < 1.0:
-            share = min((time.monotonic() - began) / 0.3, 1.0)
+            share = min((time.monotonic() - began) / 1.0, 1.0)
             with open(counter, "r+") as file:
                 file.write(f"{first + round(joules * share * 1e6):010d}")
             time.sleep(0.002)
@@ -73,7 +72,7 @@ def test_a_command_with_its_phases(tmp_path: Path, counter: Path, root: Path) ->
     # Seen from outside, phases begin and end between two samples, and this machine may be busy.
     assert phases == {"load": pytest.approx(10.0, rel=0.25), "train": pytest.approx(20.0, rel=0.25)}
     assert 0 < figures["sampler"]["share_of_a_core"] < 1
-    assert figures["wall_s"] > 0.6 > figures["cpu_s"] > 0
+    assert figures["wall_s"] > 2.0 and 0 < figures["cpu_s"] < figures["wall_s"]
     for row in ("command", "load", "train", "RAPL package-0", "of a core"):
         assert row in told.stderr
 
@@ -125,9 +124,8 @@ def test_sigterm_reaches_the_command_and_the_table_is_printed(counter: Path, roo
     )  # fmt: skip
     try:
         assert running.stdout is not None and running.stdout.readline() == "ready\n"
-        time.sleep(0.1)
         running.send_signal(signal.SIGTERM)
-        _, said = running.communicate(timeout=20)
+        _, said = running.communicate(timeout=60)
     finally:
         running.kill()
         running.wait()

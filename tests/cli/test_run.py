@@ -66,7 +66,7 @@ def test_what_is_kept(finished: tuple[Path, subprocess.CompletedProcess[str]]) -
     assert len(record["seconds"]["train"]["ranks"]) == 2
     total = record["seconds"]["total"]["ranks"][0]
     parts = sum(found["ranks"][0] for name, found in record["seconds"].items() if name != "total")
-    assert parts == pytest.approx(total, rel=0.1), "the phases add up"
+    assert parts == pytest.approx(total, rel=0.25), "the phases add up"
     assert record["communication"]["bytes"][0] > 0 and record["parameters"] == 518
     assert set(record["final"]["test"]) == {"loss", "accuracy"}
     with (folder / "history.csv").open() as file:
@@ -120,8 +120,11 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     assert analyse(folder / "timeline.json")["power"][0]["provenance"] == power["total"]["provenance"]
 
 
-def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, data: Path) -> None:
-    options = ["-n", "2", "--data-dir", str(data), "--epochs", "4", "--learning_rate", "1e30", "--activation", "linear"]
+@pytest.mark.parametrize(
+    "framework", ["torch", *(pytest.param(name, marks=pytest.mark.soak) for name in ("tensorflow", "jax"))]
+)
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, data: Path, framework: str) -> None:
+    options = ["-n", "2", "--framework", framework, "--data-dir", str(data), "--epochs", "4", "--learning_rate", "1e30", "--activation", "linear"]
     options += ["--checkpoint-every", "1steps"]
     run = farandole("run", "nt3", *options, *SMALL, cwd=tmp_path)
     assert run.returncode == 1

@@ -3,11 +3,13 @@
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from farandole.comm.watchdog import alive
 from farandole.data.make import make
 from farandole.study import loaders
 from farandole.study.loaders import LoaderStudy, run
@@ -52,9 +54,10 @@ def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path) -> None:
         assert len(row["samples"]) == 2
         assert min(row["seconds"], row["mb_per_s"]) > 0
         assert row["shape"] == [128 if row["role"] == "train" else 32, 1000]
-        # Of 4 bytes a value, once for all processes or for each; pandas keeps megabytes besides.
-        tables_held = row["held_bytes"] / (4 * 1000 * row["shape"][0])
-        assert 0.99 < tables_held < (4 if row["method"].startswith("fast") else 50), row
+        # Of 4 bytes a value, once for all processes or for each; threads leave their stacks, pandas keeps megabytes besides.
+        table_bytes = 4 * 1000 * row["shape"][0]
+        most_bytes = 4 * table_bytes + (512 << 10) if row["method"].startswith("fast") else 50 * table_bytes
+        assert 0.99 * table_bytes < row["held_bytes"] < most_bytes, row
     assert first["compile_s"] > 0
     assert first["environment"]["packages"]["pandas"] == first["loaders"]["pandas"]
 
@@ -136,7 +139,11 @@ def test_ctrl_c_keeps_what_there_is_and_ends_every_process(tmp_path: Path, data:
     code, said = stopped("study", "loaders", *words, "--out", str(tmp_path), cwd=tmp_path, when=reading)
     assert code == 130
     assert "type the same again to go on" in said
-    assert not [pid for pid in nursery if Path(f"/proc/{pid}").exists()]
+    # One that was just being started is not waited for: it ends when it finds its input closed.
+    deadline = time.monotonic() + 30
+    while left := [pid for pid in nursery if alive(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
     assert results(tmp_path)["rows"] == []
 
 

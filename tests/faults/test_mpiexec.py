@@ -11,6 +11,8 @@ from ranktest import RanksFailed, run_ranks
 from ranktest.library import make
 
 LIMIT_S = 10.0
+BUSY_LIMIT_S = 30.0
+"""Beside other tests, three jobs at a time, on two cores; one that nobody ends is there for ever."""
 
 # `fault()` is what the victim does; it notes the time first.
 BEGIN = """
@@ -147,7 +149,7 @@ def die(place, victim, kind, said="", *options, ranks=3, env=None):
     words = [LEAVE_THE_OTHERS[make()]] if UNHELPED in options else []
     started = time.time()
     run = run_ranks(
-        ranks, script, args=[str(victim), kind], launcher_args=words, env=env, timeout=60, expect=None
+        ranks, script, args=[str(victim), kind], launcher_args=words, env=env, timeout=150, expect=None
     )
     return started + run.seconds - run.by_rank[victim]["at"], run.returncode, run.stderr
 
@@ -172,12 +174,13 @@ def name_of(case):
     return "-".join(str(word).replace(" ", "_") for word in (*case[:3], *case[4:]))
 
 
+@pytest.mark.timeout(600)  # the first one pays for all
 @pytest.mark.parametrize("case", CASES + UNHELPED_CASES, ids=name_of)
 def test_a_rank_that_dies_ends_the_job(deaths, case):
     if isinstance(deaths[case], RanksFailed):
         raise deaths[case]
     seconds, code, said = deaths[case]
-    assert seconds < LIMIT_S, f"{seconds:.1f} s, {said}"
+    assert seconds < BUSY_LIMIT_S, f"{seconds:.1f} s, {said}"
     assert case[3] in said
     # A rank that leaves with os._exit(0) is nothing to mpiexec, which ends the others and reports success.
     assert code != 0 or (case[2] == "_exit" and UNHELPED not in case), said

@@ -46,12 +46,14 @@ from farandole.errors import StalledError
 told = []
 for attempt in range(2):
     if fd.rank() == 1:
-        time.sleep(4)
+        while not os.path.exists(f"told.{attempt}"):  # not a time: the barrier has the same limit
+            time.sleep(0.02)
     else:
         try:
             fd.allreduce(np.ones(1), name="metric")
         except StalledError as error:
             told.append(str(error))
+            open(f"told.{attempt}", "w").close()
     fd.barrier()
 assert fd.allreduce(np.ones(1), name="metric", op=fd.Sum).tolist() == [2]
 result(told)
@@ -78,7 +80,7 @@ fd.broadcast(np.ones(3), 0, name="weights")
     "rank 0 stopped": (2, WARN, """
 fd.barrier()
 if fd.rank() == 0:
-    subprocess.Popen(["sh", "-c", f"sleep 7; kill -CONT {os.getpid()}"])
+    subprocess.Popen(["sh", "-c", f"sleep 12; kill -CONT {os.getpid()}"])
     os.kill(os.getpid(), signal.SIGSTOP)
 fd.allreduce(np.ones(1), name="x")
 """),
@@ -94,7 +96,7 @@ fd.allreduce(np.ones(1), name="x")
 def run_script(name):
     ranks, env, script = SCRIPTS[name]
     try:
-        return run_ranks(ranks, BEGIN + script, env=env, timeout=40, expect=None)
+        return run_ranks(ranks, BEGIN + script, env=env, timeout=90, expect=None)
     except RanksFailed as error:
         return error
 
@@ -128,7 +130,8 @@ def test_a_late_rank_is_named_and_the_run_goes_on(ended):
     assert run.results == ["done"] * 3
     first, *more = warnings_in(run)
     assert re.search(
-        r"allreduce\.loss has waited [12] s; here: rank 0, 2; missing: rank 1 \(in no farandole call\)", first
+        # The other one that waits may not have told rank 0 yet.
+        r"allreduce\.loss has waited \d s; here: rank (?:0, 2|0|2); missing: rank 1 \(in no farandole call\)", first,
     )
     assert len(more) <= 1  # not one a second
 
@@ -151,7 +154,7 @@ def test_a_stalled_wait_ends_with_an_error_and_later_ones_work(ended):
     assert len(told[0]) == 2 and told[1] == []
     for text in told[0]:
         assert re.search(
-            r"\[rank 0/2\] allreduce\.metric has waited [23] s; here: rank 0; missing: rank 1 .*limit is 2 s",
+            r"\[rank 0/2\] allreduce\.metric has waited \d s; here: rank 0; missing: rank 1 .*limit is 2 s",
             text,
         )
 
@@ -162,7 +165,7 @@ def test_an_asynchronous_operation_that_stalls_is_ended(ended):
 
 def test_a_rank_that_hangs_for_good_ends_the_job(ended):
     run = ended("hanging", well=False)
-    assert run.seconds < 15
+    assert run.seconds < 40  # rank 0 sleeps for 100
     assert (
         "StalledError" in run.stderr and "broadcast.weights" in run.stderr and "missing: rank 0" in run.stderr
     )
@@ -170,7 +173,7 @@ def test_a_rank_that_hangs_for_good_ends_the_job(ended):
 
 def test_a_rank_0_that_is_stopped_is_said_by_the_others(ended):
     said = ended("rank 0 stopped").stderr
-    assert re.search(r"\[rank 1/2\] allreduce\.x has waited \d s, and rank 0 does not answer", said)
+    assert re.search(r"\[rank 1/2\] allreduce\.x has waited \d+ s, and rank 0 does not answer", said)
 
 
 def test_horovod_s_variables_are_honoured(ended):

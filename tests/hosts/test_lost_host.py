@@ -72,4 +72,4 @@ def test_a_host_that_no_longer_answers_is_left_out(hosts: Network, tmp_path: Pat
         check_it_went_on(job)
         assert "starting again (1 of 2 restarts) without beta, on 1 rank\n" in job.stderr
         hosts.mend("beta")
-        assert job.leftovers() == []
+        assert job.leftovers(15.0) == []

@@ -1,5 +1,6 @@
 """The hosts themselves: apart from each other and from this machine, and gone when they are no longer needed."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -27,8 +28,9 @@ def said(command: list[str]) -> str:
 
 def exists(pid: int) -> bool:
     """True for a process that runs, and is no zombie."""
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def test_hosts_have_names_addresses_and_clocks_of_their_own(make_hosts: Callable[..., Network]) -> None:

@@ -201,6 +201,40 @@ def test_a_step_in_two_parts_trains_the_same(hvd):
     assert moved["copied_bytes"] < 0.1 * moved["bytes"]  # the small ones
 
 
+@on_ranks(2, ["jax"])
+@pytest.mark.parametrize(("policy", "width"), [("float64", 14_000), pytest.param("bfloat16", 60_000, marks=pytest.mark.soak)])
+def test_a_step_in_two_parts_trains_what_a_whole_one_does(hvd, policy, width):
+    """With a layer that is each rank's own; and where XLA may round at other places, to the type's precision."""
+    import keras
+    import numpy as np
+
+    class Whole(keras.Sequential):
+        """A step of the user's own is not taken apart."""
+
+        def train_step(self, *args, **options):
+            return super().train_step(*args, **options)
+
+    def train(kind):
+        in_float64()
+        keras.config.set_dtype_policy(policy)
+        keras.utils.set_random_seed(0)
+        widths = [keras.layers.Dense(n, "tanh") for n in (width, 150)]
+        model = kind([keras.Input((6,)), *widths, keras.layers.Dense(1)])
+        optimizer = hvd.PartialDistributedOptimizer(make("momentum"), local_layers=[model.layers[-1]])
+        model.compile(optimizer, "mse")
+        fit(model, *data(hvd.rank(), hvd.size()), hvd.size())
+        return [value.astype("float64") for value in weights(model)]
+
+    found, expected = train(keras.Sequential), train(Whole)
+    keras.config.set_dtype_policy("float64")
+    tolerance = TOLERANCE if policy == "float64" else 2**-6
+    for value, wanted in zip(found, expected):
+        np.testing.assert_allclose(value, wanted, rtol=tolerance, atol=tolerance)
+    ours, shared = found[4:6], found[:4]
+    assert hvd.check_buffers_match(shared) == 0
+    assert hvd.check_buffers_match(ours) == len(ours)
+
+
 @on_ranks(2)
 def test_passes_that_add_up_are_reduced_once(hvd):
     def train():

@@ -207,6 +207,30 @@ def test_xla_on_tensorflow_is_refused_with_what_to_type(hvd):
 # Options
 
 
+@on_two(["tensorflow"])
+def test_epochs_of_arrays_do_not_wait_for_tuning(hvd):
+    """A dataset of the user's own is tuned as the user wants it."""
+    import tensorflow as tf
+    from keras.src.backend.tensorflow import trainer
+
+    model = compiled(hvd, model_of())
+    ours, tuned = trainer.TFEpochIterator, []
+
+    class Seen(ours):
+        def _get_iterator(self):
+            dataset = super()._get_iterator()
+            tuned.append(dataset.options().autotune.enabled)
+            return dataset
+
+    trainer.TFEpochIterator = Seen
+    try:
+        for given in (data(8), (tf.data.Dataset.from_tensor_slices(data(8)).batch(4),)):
+            model.fit(*given, verbose=0)
+    finally:
+        trainer.TFEpochIterator = ours
+    assert tuned[0] is False and tuned[-1] is not False
+
+
 @on_two()
 def test_layers_can_stay_with_their_rank(hvd):
     import keras

@@ -42,7 +42,8 @@ def test_points_are_jobs_on_two_nodes(slurm: Cluster, tmp_path: Path) -> None:
     assert submitted.returncode == 0, submitted.stderr
 
     def all_have_ended() -> bool:
-        return not typed(slurm, tmp_path, "squeue", "--noheader").stdout.strip()
+        asked = typed(slurm, tmp_path, "squeue", "--noheader")
+        return asked.returncode == 0 and not asked.stdout.strip()
 
     assert wait_until(all_have_ended, LIMIT_S, every_s=1.0)
     collected = typed(slurm, tmp_path, *farandole, "collect", "s")

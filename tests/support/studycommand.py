@@ -34,7 +34,7 @@ def stopped(*words: str, cwd: Path, when: Callable[[int], bool]) -> tuple[int, s
             assert time.monotonic() < deadline
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

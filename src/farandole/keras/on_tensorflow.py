@@ -6,6 +6,8 @@ import contextlib
 from typing import Any
 
 import tensorflow as tf
+from keras.src.backend.tensorflow import trainer
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from farandole.tensorflow.gradients import GraphReducer as Reducer
 
@@ -25,5 +27,22 @@ def set_threads(threads: int) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
+class _Epochs(trainer.TFEpochIterator):
+    """Keras' own, whose epochs end with their last batch.
+
+    TensorFlow tunes a dataset on a thread that sleeps twice as long each time, and an epoch that has ended waits for it
+    to wake up: up to as long as the epoch took. There is nothing to tune where Keras hands out arrays and batches itself.
+    """
+
+    def _get_iterator(self) -> Any:
+        dataset: Any = super()._get_iterator()
+        if not isinstance(dataset, tf.data.Dataset) or isinstance(self.data_adapter, TFDatasetAdapter):
+            return dataset
+        untuned = tf.data.Options()
+        untuned.autotune.enabled = False
+        return dataset.with_options(untuned)
+
+
 def prepare() -> None:
-    """Nothing of Keras' needs to change for this backend."""
+    """Let Keras make such epochs."""
+    trainer.TFEpochIterator = _Epochs

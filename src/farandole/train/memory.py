@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import SettingsError
+from farandole.train.cgroup import granted_bytes
 from farandole.train.optimizer import SLOTS
 from farandole.train.plan import Plan
 
 __all__ = ["available_bytes", "check_memory", "estimated_bytes", "weights_within"]
+
+_NO_LIMIT = 1 << 62
 
 
 @contextlib.contextmanager
@@ -56,9 +59,14 @@ def check_memory(needed: int, share: int) -> None:
 
 
 def available_bytes() -> int:
-    """What the system could still give; without a limit where it does not say."""
+    """What the system, and the limits this process runs under, could still give; without a limit where neither says."""
+    granted = granted_bytes()
+    return min(_free_bytes(), _NO_LIMIT if granted is None else granted)
+
+
+def _free_bytes() -> int:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        return 1 << 62
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 1 << 62)
+        return _NO_LIMIT
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), _NO_LIMIT)

@@ -45,7 +45,7 @@ def run_function(
     *args: Any,
     door: str = "numpy",
     env: Mapping[str, str] | None = None,
-    timeout: float = 60.0,
+    timeout: float = 120.0,
 ) -> list[Any]:
     """Run one function, `function(fd, *args)`, on `n` ranks; what it returned on each of them."""
     batch = Batch(Place(ranks=n, door=door, env=tuple(sorted((env or {}).items()))))

@@ -97,9 +97,9 @@ class Job:
         self._process.wait()
         kill_tagged(self.tag)
 
-    def leftovers(self) -> list[str]:
-        """Processes and shared-memory files that outlived the job, in words; they are removed."""
-        wait_until(lambda: not tagged(self.tag), LINGER_S)
+    def leftovers(self, linger_s: float = LINGER_S) -> list[str]:
+        """Processes and shared-memory files that outlived the job by `linger_s`, in words; they are removed."""
+        wait_until(lambda: not tagged(self.tag), linger_s)
         survivors = [f"process {describe(pid)}" for pid in tagged(self.tag)]
         kill_tagged(self.tag)
         return survivors + [f"shared memory {path}" for path in sorted(self._clear_segments())]

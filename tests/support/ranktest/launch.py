@@ -15,10 +15,10 @@ from ranktest.journal import Journals
 
 __all__ = ["Launch"]
 
-START_S = 60.0
+START_S = 120.0
 END_S = 30.0
 PEERS_OF_A_FAILURE_S = 2.0
-STACKS_S = 0.3
+STACKS_S = 1.0
 POLL_S = 0.02
 
 

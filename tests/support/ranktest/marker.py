@@ -42,7 +42,7 @@ def rank_test(
     n: int | Sequence[int],
     door: str = "numpy",
     env: Mapping[str, str] | None = None,
-    timeout: float = 30.0,
+    timeout: float = 60.0,
     backends: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Run the function on `n` ranks; its first argument is the initialised door, the rest come from parametrize.

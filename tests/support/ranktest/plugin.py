@@ -38,5 +38,5 @@ def rank_outcome(request: pytest.FixtureRequest) -> Callable[[], Outcome]:
 
 @pytest.fixture
 def ranks() -> Callable[..., list[Any]]:
-    """`ranks(n, function, *args, door="numpy", env=None, timeout=60)`: what the function returned on each rank."""
+    """`ranks(n, function, *args, door="numpy", env=None, timeout=120)`: what the function returned on each rank."""
     return run_function

@@ -41,7 +41,7 @@ def run_ranks(
     n: int,
     script: str | Path,
     *,
-    timeout: float = 60.0,
+    timeout: float = 150.0,
     env: Mapping[str, str] | None = None,
     launcher: Launcher = "mpiexec",
     launcher_args: Sequence[str] = (),

@@ -98,7 +98,7 @@ def unfinished(source: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 def test_a_killed_writer_leaves_nothing_that_is_used_or_stays(source: Path, unfinished) -> None:
     process, part = unfinished
     process.send_signal(signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
     (entry,) = entries(source.parent)
     assert (entry.path, entry.state) == (part, "unfinished")
     place = CacheFile(source, ReadOptions(), None)
@@ -117,7 +117,7 @@ def test_a_live_writer_is_left_alone(source: Path, unfinished) -> None:
     assert cache_files(place.folder) == sorted([part, place.path])
     assert {entry.path: entry.state for entry in entries(source.parent)}[part] == "being written"
     assert part not in [entry.path for entry in clear(source.parent)]
-    _, complaints = process.communicate("\n", timeout=20)
+    _, complaints = process.communicate("\n", timeout=60)
     assert (process.returncode, complaints) == (0, "")
     table = place.load()
     assert table is not None and table.values.shape == (200, 300)
@@ -127,6 +127,6 @@ def test_keeping_a_table_takes_no_part_in_a_program_that_ends(source: Path) -> N
     """The file is finished, though nobody waits for it."""
     script = WRITER + "import time; sync = os.fsync; os.fsync = lambda handle: (time.sleep(0.3), sync(handle)); place().store(table())"
     started = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", script, source], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", script, source], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "") and time.monotonic() - started > 0.3
     assert [entry.state for entry in entries(source.parent)] == ["current"]

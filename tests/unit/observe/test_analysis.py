@@ -143,7 +143,7 @@ def test_power_is_drawn_with_its_provenance(tmp_path, monkeypatch):
     (node,) = analyse(path)["power"]
     assert (node["node"], node["provenance"]) == ("n0", "modelled")
     assert len(node["t_s"]) == len(node["w"]) >= 2 and node["t_s"] == sorted(node["t_s"])
-    assert all(0 <= at <= 1 for at in node["t_s"]) and node["energy_j"] is not None
+    assert all(0 <= at <= 60 for at in node["t_s"]) and node["energy_j"] is not None
     counters = [e for e in json.loads(path.read_text()) if e["ph"] == "C"]
     assert counters[0]["name"] == "power of parts n0" and set(counters[0]["args"]) == {"cpu", "memory"}
     assert "J, modelled" in as_text(analyse(path))

@@ -58,7 +58,7 @@ def test_a_region_takes_what_its_counter_counted(counter: Path) -> None:
         spend(counter, 20.0)
     assert used.energy_j == pytest.approx(20.0, rel=ROUGHLY)
     assert used.energy.total.provenance == "measured-component"
-    assert str(used).startswith("train: 0.2") and "measured-component" in str(used)
+    assert str(used).startswith(f"train: {used.duration_s:.2f} s, ") and "measured-component" in str(used)
 
 
 def test_regions_by_name(counter: Path) -> None:
@@ -76,7 +76,7 @@ def test_regions_by_name(counter: Path) -> None:
 
 
 def test_idle_power_is_subtracted(counter: Path) -> None:
-    moving = threading.Thread(target=spend, args=(counter, 10.0, 1.0))
+    moving = threading.Thread(target=spend, args=(counter, 20.0, 2.0))
     moving.start()
     measure_idle(0.8)
     moving.join()
@@ -191,7 +191,7 @@ def test_the_sampler_keeps_its_pace_and_says_what_it_cost(counter: Path) -> None
         time.sleep(0.5)
     sampler.close()
     cost = sampler.recording().cost
-    assert cost.samples + cost.missed == pytest.approx(27, abs=3)
-    assert 0 < cost.cpu_s < 0.5
-    assert cost.running_s == pytest.approx(0.5, abs=0.2)
+    assert cost.running_s > 0.45
+    assert cost.samples + cost.missed == pytest.approx(cost.running_s / 0.02 + 2, abs=3)
+    assert 0 < cost.cpu_s < cost.running_s
     assert 0 < cost.share_of_a_core < 1

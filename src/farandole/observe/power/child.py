@@ -44,10 +44,15 @@ def run_command(words: Sequence[str], environment: Mapping[str, str]) -> Ended:
     SIGTERM and SIGHUP are passed on. Ctrl-C reaches the command from the terminal, and we stay to tell the figures.
     """
     child: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if child and number in _PASSED_ON:
+        if number not in _PASSED_ON:
+            return
+        if child:
             child[0].send_signal(number)
+        else:
+            early.append(number)
 
     before: dict[signal.Signals, Any] = {}
     for number in (signal.SIGINT, *_PASSED_ON):
@@ -56,6 +61,8 @@ def run_command(words: Sequence[str], environment: Mapping[str, str]) -> Ended:
     try:
         began_cpu_s, start_ns = _children_cpu_s(), time.monotonic_ns()
         child.append(_started(words, environment))
+        for signalled in early:  # while it was being started
+            child[0].send_signal(signalled)
         code = child[0].wait()
         end_ns = time.monotonic_ns()
     finally:
