@@ -43,21 +43,16 @@ def dropout(rate: float) -> Any:
 
 @keras.saving.register_keras_serializable("farandole")
 class Conv1D(keras.layers.Conv1D):
-    """Keras' own, without padding; on torch in two dimensions, one of length 1, which is the faster kernel there.
-
-    (batch, length, channels) in memory is torch's channels-last layout: nothing is copied on the way in or out.
-    """
+    """Keras' own, without padding; on torch in the layout and with the kernels that are fastest there."""
 
     def call(self, inputs: Any) -> Any:
         if keras.backend.backend() != "torch":
             return super().call(inputs)
-        import torch
+        from farandole.benchmarks.torch_convolution import convolve
 
-        kernel = _as_image(self.kernel.value.permute(2, 0, 1)).contiguous(memory_format=torch.channels_last)
-        found = torch.nn.functional.conv2d(
-            _as_image(inputs), kernel, self.bias.value, stride=(1, self.strides[0])
-        )
-        return self.activation(_from_image(found))
+        rectify = self.activation is keras.activations.relu
+        found = convolve(inputs, self.kernel.value, self.bias.value, self.strides[0], rectify=rectify)
+        return found if rectify else self.activation(found)
 
 
 @keras.saving.register_keras_serializable("farandole")
@@ -67,31 +62,20 @@ class MaxPooling1D(keras.layers.MaxPooling1D):
     def call(self, inputs: Any) -> Any:
         if keras.backend.backend() != "torch":
             return super().call(inputs)
-        from torch.nn import functional
+        from farandole.benchmarks.torch_convolution import pooled
 
-        window, stride = (1, self.pool_size[0]), (1, self.strides[0])
-        return _from_image(functional.max_pool2d(_as_image(inputs), window, stride))
-
-
-def _as_image(values: Any) -> Any:
-    """(batch, length, channels) -> (batch, channels, 1, length), of the same memory."""
-    return values.permute(0, 2, 1).unsqueeze(2)
-
-
-def _from_image(values: Any) -> Any:
-    return values.squeeze(2).permute(0, 2, 1)
+        return pooled(inputs, self.pool_size[0], self.strides[0])
 
 
 def convolution_and_pool(convolution: Any, pool: int, activation: str) -> list[Any]:
-    """A convolution without activation, the largest of each `pool` values, and the activation.
+    """A convolution that has no activation yet, the activation, and the largest of each `pool` values.
 
     The largest value stays the largest through an activation that grows: pooled first, there are fewer to activate.
     """
-    activated = keras.layers.Activation(activation)
-    if pool == 1:
-        return [convolution, activated]
-    pooling = MaxPooling1D(pool)
-    return [convolution, pooling, activated] if activation in GROWING else [convolution, activated, pooling]
+    if pool > 1 and activation in GROWING:
+        return [convolution, MaxPooling1D(pool), keras.layers.Activation(activation)]
+    convolution.activation = keras.activations.get(activation)
+    return [convolution] if pool == 1 else [convolution, MaxPooling1D(pool)]
 
 
 @keras.saving.register_keras_serializable("farandole")

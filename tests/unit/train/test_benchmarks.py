@@ -50,11 +50,20 @@ found = {
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(3, 41, 2)).astype("float32")
-ours, theirs = Conv1D(4, 5, 2, activation="relu"), keras.layers.Conv1D(4, 5, 2, activation="relu")
-ours.build(x.shape), theirs.build(x.shape)
-theirs.set_weights([w + 0.1 for w in ours.get_weights()])
-ours.set_weights(theirs.get_weights())
-found["convolution"] = float(abs(ours(x) - theirs(x)).max())
+def gradients(layer, x):
+    values = torch.tensor(x, requires_grad=True)
+    (layer(values) ** 2).sum().backward()
+    return [values.grad, layer.kernel.value.grad, layer.bias.value.grad]
+
+for name, length in (("convolution", 41), ("long convolution", 4101)):
+    long = rng.normal(size=(3, length, 2)).astype("float32")
+    ours, theirs = Conv1D(4, 5, 2, activation="relu"), keras.layers.Conv1D(4, 5, 2, activation="relu")
+    ours.build(long.shape), theirs.build(long.shape)
+    theirs.set_weights([w + 0.1 for w in ours.get_weights()])
+    ours.set_weights(theirs.get_weights())
+    found[name] = float(abs(ours(long) - theirs(long)).max())
+    pairs = zip(gradients(ours, long), gradients(theirs, long))
+    found[f"{name}, gradients"] = max(float(abs(a - b).max() / abs(b).max()) for a, b in pairs)
 
 for activation in ("relu", "gelu"):
     found[f"{activation} and pool"] = 0.0
@@ -144,7 +153,13 @@ def test_parameters_as_published(found: dict[str, Any], model: str) -> None:
     assert found[model] == PARAMETERS[model]
 
 
-@pytest.mark.parametrize("layer", ["convolution", "relu and pool", "gelu and pool", "locally connected"])
+LAYERS = [
+    "convolution", "convolution, gradients", "long convolution", "long convolution, gradients", "relu and pool", "gelu and pool",
+    "locally connected",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", LAYERS)
 def test_layers_compute_what_they_should(found: dict[str, Any], layer: str) -> None:
     assert found[layer] < 1e-5
 
