@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError
-from farandole.study.tracing import trace_figures
+from farandole.study.tracing import TRACED, trace_figures
 
 __all__ = ["FIGURES", "Figures", "add_trace", "energy_figures", "figures_of_command", "figures_of_run"]
 
@@ -32,6 +32,9 @@ FIGURES = {
     "exposed_s": "the part of comm_s in which training waited, mean over the ranks",
     "wait_s": "the part of exposed_s in which a rank waited for slower ones, mean",
     "data_stall_s": "seconds in which training waited for data, mean",
+    "forward_s": "seconds of training in the model, mean over the ranks; null where a framework compiles the whole step",
+    "backward_s": "the same, in the gradients",
+    "optimizer_s": "the same, in the optimizer",
     "peak_bytes": "the most memory of a rank",
     "cpu_s": "processor seconds of the run and its children",
     "energy_j": "joules of all nodes, from the run's start to its end",
@@ -49,6 +52,7 @@ FIGURES = {
 }
 """Every figure of a result, and what it means. Null is unknown; `reasons` then says why."""
 _PHASES = ("start", "load", "preprocess", "build", "broadcast", "train", "evaluate", "save")
+_PHASE_FIGURES = tuple(f"{name}_s" for name in _PHASES)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -105,9 +109,10 @@ def _communication(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def add_trace(figures: Figures, run: Path) -> None:
     """What the timeline shows and the run has not told itself."""
-    found, reason = trace_figures(run)
-    missing = [name for name in ("comm_s", "exposed_s", "wait_s", "data_stall_s") if figures.values[name] is None]
-    figures.add({name: found.get(name) for name in missing}, reason)
+    found, reasons = trace_figures(run)
+    for name, value in found.items():
+        if name in (*TRACED, *_PHASE_FIGURES) and figures.values[name] is None:
+            figures.add({name: value}, reasons.get(name, ""))
 
 
 def _quality(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +133,7 @@ def figures_of_command(wall_s: float, phases_s: Mapping[str, float], told: Mappi
     figures = Figures()
     figures.add(dict.fromkeys(FIGURES), "the program has not told it")
     figures.add({"total_s": wall_s})
-    figures.add({f"{name}_s": seconds for name, seconds in phases_s.items() if f"{name}_s" in FIGURES})
+    figures.add({f"{name}_s": seconds for name, seconds in phases_s.items() if name in _PHASES})
     figures.add(told)
     return figures
 
