@@ -146,13 +146,19 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
 
 
 def _submit(study: StudySettings, folder: StudyFolder, options: argparse.Namespace) -> int:
+    from farandole.study.collecting import collect
     from farandole.study.running import prepare_data, write_plan
     from farandole.study.submit import JobSettings, write_scripts
 
     if study.hosts:
         raise SettingsError("--hosts and --submit: the batch system says where ranks run. Leave --hosts out; --ranks-per-node divides them")
     job = JobSettings(system=options.submit, time=options.time, directives=options.directive, power=options.power)
-    points = folder.missing(write_plan(study, folder, sys.argv[1:]))
+    planned = write_plan(study, folder, sys.argv[1:])
+    collect(folder)
+    points = folder.missing(planned)
+    if not points:
+        print(f"all {len(planned)} points have a result in {folder.path}: there is nothing to submit")
+        return 0
     prepare_data(points)
     script = write_scripts(folder, points, job)
     print(f"{len(points)} scripts in {folder.path / 'scripts'}. Submit them all:\n  sh {script}\nand when they have ended:")

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from farandole.study.folder import SCHEMA, StudyFolder, now
 from farandole.study.points import Point, run_words, usable_cores
 from farandole.study.tracing import merge_watched, recording_environment
 
-__all__ = ["FIGURES_FILE", "PointRunner", "command_words", "marks_of"]
+__all__ = ["FIGURES_FILE", "Attempt", "EndedBySignal", "PointRunner", "command_words", "ends_on", "marks_of"]
 
 FIGURES_FILE = "FARANDOLE_FIGURES"
 """The variable that names a JSON file in which a user's program may leave figures: loss, accuracy, samples, ..."""
@@ -45,6 +45,22 @@ class _Ended:
         return (self.end_ns - self.start_ns) / 1e9
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One try at a point: its run directory, relative to the study, and when it began."""
+
+    name: str
+    started: str = field(default_factory=now)
+
+
+class EndedBySignal(SystemExit):
+    """Somebody wants this program to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
 @dataclass(kw_only=True, slots=True)
 class PointRunner:
     """Runs points of one study, in new run directories."""
@@ -60,17 +76,23 @@ class PointRunner:
 
     def run(self, point: Point) -> dict[str, Any]:
         """A line of results; not appended yet."""
-        name = self.folder.new_run(point)
-        run = self.folder.path / name
-        started = now()
+        return self.run_in(Attempt(name=self.folder.new_run(point)), point)
+
+    def run_in(self, attempt: Attempt, point: Point) -> dict[str, Any]:
+        """The same in a run directory that was made for it."""
+        run = self.folder.path / attempt.name
         ended, energy, phases_s = self._measured(point, run)
         figures, reason = self._figures(point, run, ended, phases_s)
         figures.add({"cpu_s": ended.cpu_s})
         energy_figures(figures, energy or _no_energy("power was not sampled (--no-power)"))
+        return self.line(attempt, point, ended.wall_s, figures, reason)
+
+    def line(self, attempt: Attempt, point: Point, wall_s: float, figures: Figures, reason: str | None) -> dict[str, Any]:
+        """A result; with a `reason`, one that has failed."""
         return {
             "schema": SCHEMA, "study": self.kind, "key": point.key, "settings": dict(point.settings),
-            "repeat": point.repeat, "status": "failed" if reason else "ok", "reason": reason, "started": started,
-            "wall_s": round(ended.wall_s, 3), "run": name, "marks": marks_of(point.settings, figures.values),
+            "repeat": point.repeat, "status": "failed" if reason else "ok", "reason": reason, "started": attempt.started,
+            "wall_s": round(wall_s, 3), "run": attempt.name, "marks": marks_of(point.settings, figures.values),
             "figures": figures.values, "reasons": figures.reasons,
         }  # fmt: skip
 
@@ -231,26 +253,35 @@ def last_line(console: Path) -> str:
 
 
 @contextmanager
-def _ended_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """However we end, the command has ended before: ctrl-c reaches it as well, SIGTERM is passed on."""
+def ends_on(*signals: int) -> Iterator[None]:
+    """Inside, these are EndedBySignal, so that what is open is closed."""
 
     def stop(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
+        raise EndedBySignal(number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in signals}
     try:
         yield
-    except BaseException as raised:
-        if not isinstance(raised, KeyboardInterrupt):
-            child.terminate()
-        try:
-            child.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _ended_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """However we end, the command has ended before: ctrl-c reaches it as well, SIGTERM is passed on."""
+    with ends_on(signal.SIGTERM):
+        try:
+            yield
+        except BaseException as raised:
+            if not isinstance(raised, KeyboardInterrupt):
+                child.terminate()
+            try:
+                child.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            raise
 
 
 def _children_cpu_s() -> float:
