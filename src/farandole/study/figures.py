@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,12 +131,24 @@ def figures_of_command(wall_s: float, phases_s: Mapping[str, float], told: Mappi
     unknown = sorted({*told} - {*FIGURES, "metric", "samples"})
     if unknown:
         raise DataError(f"unknown figure {', '.join(unknown)}; known: {', '.join(FIGURES)}, metric, samples")
+    _check_told(told)
     figures = Figures()
     figures.add(dict.fromkeys(FIGURES), "the program has not told it")
     figures.add({"total_s": wall_s})
     figures.add({f"{name}_s": seconds for name, seconds in phases_s.items() if name in _PHASES})
     figures.add(told)
     return figures
+
+
+def _check_told(told: Mapping[str, Any]) -> None:
+    for name, value in told.items():
+        if name == "metric":
+            if not isinstance(value, str):
+                raise DataError(f"figure metric={value!r}: expected a word, e.g. accuracy")
+        elif isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
+            raise DataError(f"figure {name}={value!r}: expected a number, or null")
+    if (samples := told.get("samples")) is not None and not 0 < samples < math.inf:
+        raise DataError(f"figure samples={samples!r}: expected how many were trained on, 1 or more")
 
 
 def energy_figures(figures: Figures, energy: Mapping[str, Any]) -> None:

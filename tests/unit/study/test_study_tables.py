@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from farandole.study.collecting import collect
 from farandole.study.figures import FIGURES, energy_figures, figures_of_command, figures_of_run
 from farandole.study.folder import StudyFolder
 from farandole.study.importing import import_figures, papers_tables
+from farandole.study.pointrun import PointRunner
 from farandole.study.points import Point
 from farandole.study.table import FORMATS, as_table
 from repository import ROOT
@@ -154,6 +156,19 @@ def test_figures_of_a_program_of_the_user_s() -> None:
     assert found.reasons["accuracy"] == "the program has not told it" and "loss" not in found.reasons
     with pytest.raises(DataError, match="unknown figure speed; known: total_s"):
         figures_of_command(9.0, {}, {"speed": 1})
+
+
+@pytest.mark.parametrize(
+    "told", [{"samples": "100"}, {"test_accuracy": "0.9"}, {"loss": [1.0]}, {"loss": True}, {"metric": 3}, {"samples": 0}]
+)
+def test_figures_of_the_wrong_type_fail_the_point_alone(tmp_path: Path, told: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=f"figure {next(iter(told))}=.*expected"):
+        figures_of_command(9.0, {}, told)
+    folder = StudyFolder(tmp_path)
+    program = f"echo '{json.dumps(told)}' > $FARANDOLE_FIGURES"
+    point = Point(settings={"command": f"sh -c {shlex.quote(program)} {{ranks}}", "ranks": 1, "nodes": 1})
+    found = PointRunner(folder=folder, kind="strong", power=False).run(point)
+    assert found["status"] == "failed" and "expected" in found["reason"]
 
 
 def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
