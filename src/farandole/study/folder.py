@@ -55,6 +55,7 @@ class StudyFolder:
 
     def write_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Points of before stay; a folder that holds another study is refused."""
+        plan = json.loads(json.dumps(plan))  # as it is read again: a tuple is a list
         merged = {"schema": SCHEMA, **plan, "created": now()}
         if self.exists:
             old = self.plan()

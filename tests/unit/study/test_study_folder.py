@@ -86,6 +86,14 @@ def test_a_study_can_be_extended(folder: StudyFolder) -> None:
     assert folder.plan()["created"] == created
 
 
+def test_lists_of_the_command_line_are_the_same_study_again(folder: StudyFolder) -> None:
+    dense = {"dense": (200, 20)}  # what --set dense=200,20 is
+    path = StudyFolder(folder.path.with_name("lists"))
+    for _ in range(2):
+        path.write_plan(plan(ONE, fixed=dense))
+    assert path.plan()["fixed"] == {"dense": [200, 20]}
+
+
 def test_every_attempt_has_a_folder_of_its_own(folder: StudyFolder) -> None:
     names = [folder.new_run(ONE) for _ in range(3)]
     assert names == [f"points/{ONE.name}", f"points/{ONE.name}-2", f"points/{ONE.name}-3"]
