@@ -68,7 +68,7 @@ def work_of(kind: str) -> str:
 
 
 def cases_of(kind: str, results: Sequence[Mapping[str, Any]]) -> list[Case]:
-    """Results are the last attempts at every point; cases come in the order of the first of them."""
+    """Results are one of every point; cases come in the order of the first of them."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
         groups.setdefault(_same(result["settings"], ("seed",)), []).append(result)

@@ -34,10 +34,8 @@ __all__ = ["plan_text", "prepare_data", "run_study", "summary", "write_plan"]
 def plan_text(study: StudySettings, folder: StudyFolder) -> str:
     """What would be run, and how long that may take."""
     points = study.points()
-    done = folder.results() if folder.exists else []
-    good = {(r["key"], r["repeat"]) for r in done if r["status"] == "ok"}
-    left = [point for point in points if (point.key, point.repeat) not in good]
-    estimate = Estimate(done)
+    left = folder.missing(points) if folder.exists else points
+    estimate = Estimate(folder.results() if folder.exists else [])
     names = _names(points)
     lines = [f"{study.title}: {len(points)} points, {len(points) - len(left)} have a result already", ""]
     for point in points:
@@ -179,5 +177,5 @@ def _ended(result: Mapping[str, Any]) -> str:
 
 
 def as_json(folder: StudyFolder) -> str:
-    """The last attempts, for programs."""
+    """The attempts that count, for programs."""
     return json.dumps({**folder.plan(), "results": list(folder.last_results().values())}, indent=1)
