@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -73,7 +74,7 @@ def _add_how(action: argparse.ArgumentParser) -> None:
     add("--power", action=argparse.BooleanOptionalAction, default=True, help="sample this node's power; on unless --no-power")
     add("--scalars", metavar="WHERE", help="afterwards, every epoch's figures for tensorboard, mlflow or wandb")
     add("--submit", metavar="SYSTEM", help="write scripts for sbatch, pbs or lsf instead of running")
-    add("--ranks-per-node", type=int, metavar="K", help="for --submit; default: all ranks on one node")
+    add("--ranks-per-node", type=int, metavar="K", help="for --submit, or within an allocation; default: all ranks on one node")
     add("--time", default="01:00:00", metavar="HH:MM:SS", help="for --submit: the limit of a job; default: 1 h")
     add("--directive", action="append", default=[], metavar="'WORDS'", help="for --submit: a further line, e.g. '--partition=short'")
     # fmt: on
@@ -126,6 +127,7 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
     from farandole.study.running import plan_text, run_study
 
     assert study.out is not None
+    _check_nodes(study, options.submit)
     folder = StudyFolder(study.out)
     if options.dry_run:
         print(plan_text(study, folder))
@@ -143,6 +145,17 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
 
         print(export(folder, options.scalars))
     return code
+
+
+def _check_nodes(study: StudySettings, submit: str | None) -> None:
+    """One machine is one node, whatever was asked for."""
+    from farandole.launch.allocation import allocated_hosts
+
+    if study.ranks_per_node and not submit and not allocated_hosts(os.environ):
+        raise SettingsError(
+            f"--ranks-per-node {study.ranks_per_node}: there are no nodes to divide ranks among, outside of a batch system's "
+            "allocation. Add --submit sbatch (or pbs, lsf), or name machines: --hosts a:2,b:2"
+        )
 
 
 def _submit(study: StudySettings, folder: StudyFolder, options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import pytest
 from farandole.cli import _parser
 from farandole.errors import SettingsError
 from farandole.study.estimate import Estimate
+from farandole.study.options import _check_nodes
 from farandole.study.pointrun import command_words, marks_of
 from farandole.study.points import expand
 from farandole.study.settings import StudySettings, read_toml
@@ -91,6 +92,18 @@ def test_hosts_are_filled_one_after_the_other() -> None:
 def test_hosts_that_cannot_take_the_ranks(given: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         study(axes={"ranks": [4]}, **given).points()
+
+
+def test_ranks_are_divided_among_nodes_only_where_there_are_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE"):
+        monkeypatch.delenv(name, raising=False)
+    divided = study(ranks_per_node=1)
+    with pytest.raises(SettingsError, match="--ranks-per-node 1: there are no nodes.*--submit sbatch.*--hosts a:2,b:2"):
+        _check_nodes(divided, None)
+    _check_nodes(divided, "sbatch")
+    (tmp_path / "nodes").write_text("a\nb\n")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
+    _check_nodes(divided, None)
 
 
 def test_a_program_of_the_user_s() -> None:
