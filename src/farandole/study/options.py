@@ -109,10 +109,11 @@ def _loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
     from farandole.study.command import measure_loaders
     from farandole.study.loaders import LoaderStudy
 
-    given = {name: value for name, value in content.items() if name not in ("kind", "title")}
-    if "data_dir" in given:
-        given["data_dir"] = Path(given["data_dir"])
-    study = LoaderStudy(**given)
+    useless = [name for name in ("hosts", "submit", "ranks_per_node", "scalars") if getattr(options, name)]
+    if useless:
+        told = ", ".join(f"--{name.replace('_', '-')}" for name in useless)
+        raise SettingsError(f"{told}: {options.file} is a study of loaders, which reads files on this machine. Leave it out.")
+    study = LoaderStudy(**{name: value for name, value in content.items() if name not in ("kind", "title")})
     if options.dry_run:
         print(
             f"{content.get('title', 'loaders')}: {', '.join(study.benchmarks)} ({study.preset or 'test'}) with "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
 import shlex
 import signal
@@ -17,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farandole.errors import DataError, SettingsError
+from farandole.errors import DataError
 from farandole.study.figures import Figures, add_trace, energy_figures, figures_of_command, figures_of_run
 from farandole.study.folder import SCHEMA, StudyFolder, now
-from farandole.study.points import Point, run_words, usable_cores
+from farandole.study.points import Point, program_words, run_words, usable_cores
 from farandole.study.tracing import merge_watched, recording_environment
 
 __all__ = ["FIGURES_FILE", "Attempt", "EndedBySignal", "PointRunner", "command_words", "ends_on", "marks_of"]
@@ -30,7 +29,6 @@ FIGURES_FILE = "FARANDOLE_FIGURES"
 CONSOLE, POWER, POWER_TRACE = "console.txt", "power.json", "power.jsonl"
 _LOOK_S = 0.5
 _END_S = 15.0
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,22 +163,12 @@ def command_words(settings: Mapping[str, Any], run: Path, hosts: str = "") -> li
     here = [sys.executable, "-m", "farandole"]
     where = ["-n", str(settings["ranks"]), *(["--hosts", hosts] if hosts else [])]
     if "command" in settings:
-        words = [_filled(word, settings) for word in shlex.split(settings["command"])]
+        words = program_words(settings)
         return words if "{ranks}" in settings["command"] else [*here, "launch", *where, "--", *words]
     words = ["run", *run_words(settings), "--output-dir", str(run)]
     if settings["nodes"] > 1 and not hosts:
         return [*here, "launch", *where, "--timeline", str(run / "timeline.json"), "--", *here, *words]
     return [*here, *words, *where]
-
-
-def _filled(word: str, settings: Mapping[str, Any]) -> str:
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in settings:
-            known = ", ".join(name for name in settings if name not in ("command", "nodes"))
-            raise SettingsError(f"--command: {match[0]} is no setting of the study; there are {known}")
-        return str(settings[match[1]])
-
-    return _PLACEHOLDER.sub(value, word)
 
 
 def marks_of(settings: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]:

@@ -98,7 +98,7 @@ def test_ranks_are_divided_among_nodes_only_where_there_are_nodes(tmp_path: Path
     for name in ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE"):
         monkeypatch.delenv(name, raising=False)
     divided = study(ranks_per_node=1)
-    with pytest.raises(SettingsError, match="--ranks-per-node 1: there are no nodes.*--submit sbatch.*--hosts a:2,b:2"):
+    with pytest.raises(SettingsError, match=r"--ranks-per-node 1: there are no nodes.*--submit sbatch.*--hosts a:2,b:2"):
         _check_nodes(divided, None)
     _check_nodes(divided, "sbatch")
     (tmp_path / "nodes").write_text("a\nb\n")
@@ -129,6 +129,15 @@ def test_a_program_of_the_user_s() -> None:
         ({"benchmark": "nt4"}, "nt3, p1b1, p1b2, p1b3"),
         ({"command": "x"}, "one of both"),
         ({"repeats": 0}, "repeats=0"),
+        ({"repeats": "3"}, "repeats='3': expected a whole number"),
+        ({"ranks_per_node": -1}, "ranks_per_node=-1"),
+        ({"title": 3}, "title=3: expected text"),
+        ({"kind": ["strong"]}, "expected text"),
+        ({"settings": {"epochs": {1, 2}}}, "epochs=.*expected numbers"),
+        ({"axes": {"emulate_ranks": ["8"]}, "settings": {"ranks": "auto"}}, "emulate_ranks='8': expected whole numbers"),
+        ({"benchmark": "", "command": "python 'x"}, "--command python 'x: No closing quotation"),
+        ({"benchmark": "", "command": "  "}, "--command is blank"),
+        ({"benchmark": "", "command": "python {typo}"}, "{typo} is no setting of the study; there are ranks"),
         ({"axes": {"ranks": [3]}}, "3 ranks.*16 epochs do not divide"),
         ({"settings": {"epoch": 1}}, "unknown.*epochs"),
     ],
@@ -146,6 +155,11 @@ def test_what_cannot_work_is_refused_before_anything_runs(given: dict[str, Any],
         ("benchmark = 'nt3'", "kind is missing"),
         ("kind = ", "no TOML"),
         ("kind = 'strong'\naxes = 3", "must be a table"),
+        ("kind = 'strong'\nout = 3", "out=3: expected a folder"),
+        ("kind = 'loaders'", "benchmarks is missing"),
+        ("kind = 'loaders'\nbenchmarks = 'nt3'", "benchmarks='nt3': expected a list"),
+        ("kind = 'loaders'\nbenchmarks = ['nt3']\nranks = ['1']", "ranks=.*expected a list"),
+        ("kind = 'loaders'\nbenchmarks = ['nt3']\nrepeats = '3'", "repeats='3': expected a whole number"),
     ],
 )
 def test_a_study_file_s_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
@@ -153,6 +167,15 @@ def test_a_study_file_s_mistakes_are_named(tmp_path: Path, text: str, said: str)
     file.write_text(text)
     with pytest.raises(SettingsError, match=said):
         read_toml(file)
+
+
+@pytest.mark.parametrize("option", [["--hosts", "a:1"], ["--submit", "sbatch"], ["--ranks-per-node", "2"], ["--scalars", "wandb"]])
+def test_loaders_are_measured_here(tmp_path: Path, option: list[str]) -> None:
+    file = tmp_path / "loaders.toml"
+    file.write_text("kind = 'loaders'\nbenchmarks = ['nt3']\n")
+    options = _parser().parse_args(["study", str(file), *option, "--dry-run"])
+    with pytest.raises(SettingsError, match=f"{option[0]}: .* Leave it out"):
+        options.run(options)
 
 
 def test_options_go_over_a_study_file(tmp_path: Path) -> None:
