@@ -129,6 +129,7 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
 
     assert study.out is not None
     _check_nodes(study, options.submit)
+    _check_scalars(study, options)
     folder = StudyFolder(study.out)
     if options.dry_run:
         print(plan_text(study, folder))
@@ -156,6 +157,19 @@ def _check_nodes(study: StudySettings, submit: str | None) -> None:
         raise SettingsError(
             f"--ranks-per-node {study.ranks_per_node}: there are no nodes to divide ranks among, outside of a batch system's "
             "allocation. Add --submit sbatch (or pbs, lsf), or name machines: --hosts a:2,b:2"
+        )
+
+
+def _check_scalars(study: StudySettings, options: argparse.Namespace) -> None:
+    if not options.scalars:
+        return
+    from farandole.study.scalars import check_where
+
+    check_where(options.scalars)
+    if options.submit:
+        raise SettingsError(
+            f"--scalars and --submit: nothing has run yet. When the jobs have ended, type: farandole study collect {study.out} "
+            f"and farandole study table {study.out} --scalars {options.scalars}"
         )
 
 

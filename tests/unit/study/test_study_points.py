@@ -178,6 +178,25 @@ def test_loaders_are_measured_here(tmp_path: Path, option: list[str]) -> None:
         options.run(options)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--scalars", "tensorbord"], "unknown. Use one of tensorboard, mlflow, wandb"),
+        (["--scalars", "wandb"], "not installed. Type: pip install wandb"),
+        (["--scalars", "tensorboard", "--submit", "sbatch"], "study table s --scalars tensorboard"),
+    ],
+)
+def test_scalars_that_cannot_be_written_are_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("farandole.study.scalars.find_spec", lambda package: None)
+    options = _parser().parse_args(["study", "strong", "--command", "true", "--ranks", "1", "--out", "s", *words])
+    with pytest.raises(SettingsError, match=said):
+        options.run(options)
+    assert not (tmp_path / "s").exists()
+
+
 def test_options_go_over_a_study_file(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     file.write_text("kind = 'lr'\nbenchmark = 'nt3'\nrepeats = 2\n[axes]\nlearning_rate = [0.1]\n")
