@@ -19,7 +19,7 @@ from typing import Any
 from farandole.errors import DataError
 from farandole.study.figures import Figures, add_trace, energy_figures, figures_of_command, figures_of_run
 from farandole.study.folder import SCHEMA, StudyFolder, now
-from farandole.study.points import Point, program_words, run_words, usable_cores
+from farandole.study.points import Point, is_crowded, is_here, program_words, run_words
 from farandole.study.tracing import merge_watched, recording_environment
 
 __all__ = ["FIGURES_FILE", "Attempt", "EndedBySignal", "PointRunner", "command_words", "ends_on", "marks_of"]
@@ -66,7 +66,7 @@ class PointRunner:
     folder: StudyFolder
     kind: str
     power: bool = True
-    """Sample this node's power meanwhile."""
+    """Sample power meanwhile: here, or by the ranks where they are elsewhere."""
     hosts: str = ""
     """Where ranks run, as `--hosts` takes them; empty: where the launcher finds them."""
     watch: Callable[[str], None] = lambda line: None
@@ -81,7 +81,8 @@ class PointRunner:
         run = self.folder.path / attempt.name
         ended, energy, phases_s = self._measured(point, run)
         figures, reason = self._figures(point, run, ended, phases_s)
-        figures.add({"cpu_s": ended.cpu_s})
+        here = is_here(point.settings, self.hosts)
+        figures.add({"cpu_s": ended.cpu_s if here else None}, "ranks on other machines: their processor seconds are not seen from here")
         energy_figures(figures, energy or _no_energy("power was not sampled (--no-power)"))
         return self.line(attempt, point, ended.wall_s, figures, reason)
 
@@ -90,7 +91,7 @@ class PointRunner:
         return {
             "schema": SCHEMA, "study": self.kind, "key": point.key, "settings": dict(point.settings),
             "repeat": point.repeat, "status": "failed" if reason else "ok", "reason": reason, "started": attempt.started,
-            "wall_s": round(wall_s, 3), "run": attempt.name, "marks": marks_of(point.settings, figures.values),
+            "wall_s": round(wall_s, 3), "run": attempt.name, "marks": marks_of(point.settings, figures.values, self.hosts),
             "figures": figures.values, "reasons": figures.reasons,
         }  # fmt: skip
 
@@ -99,6 +100,8 @@ class PointRunner:
         variables = recording_environment(run, watched="command" in point.settings, power=self.power)
         if not self.power:
             return self._run(words, run, variables), None, {}
+        if not is_here(point.settings, self.hosts):
+            return self._run(words, run, variables), _of_all_nodes(run, point), {}
         from farandole.observe.power.discover import find_sensors, root_from_environment
         from farandole.observe.power.sampler import Sampler
         from farandole.observe.power.session import PHASES_FILE
@@ -110,8 +113,6 @@ class PointRunner:
                 ended = self._run(words, run, {**variables, PHASES_FILE: str(told)})
         finally:
             sampler.close()
-        if point.settings["nodes"] > 1 or self.hosts:
-            return ended, _of_all_nodes(run), {}
         total, phases_s = _report(sampler.recording(), words, ended, told, run)
         return ended, total, phases_s
 
@@ -171,11 +172,10 @@ def command_words(settings: Mapping[str, Any], run: Path, hosts: str = "") -> li
     return [*here, *words, *where]
 
 
-def marks_of(settings: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]:
+def marks_of(settings: Mapping[str, Any], figures: Mapping[str, Any], hosts: str = "") -> list[str]:
     """What a reader must know of a result."""
-    crowded = settings["nodes"] == 1 and settings["ranks"] > usable_cores()
     found = {
-        "oversubscribed": crowded,
+        "oversubscribed": is_crowded(settings, hosts),
         "emulated ranks": bool(settings.get("emulate_ranks")),
         "modelled power": figures.get("power_provenance") == "modelled",
     }
@@ -200,8 +200,10 @@ def _report(recording: Any, words: list[str], ended: _Ended, told: Path, run: Pa
     return report["whole"]["total"], {phase.name: phase.duration_s for phase in node.phases}
 
 
-def _of_all_nodes(run: Path) -> Mapping[str, Any]:
-    """The total of a job of several nodes, which its ranks have measured, each node by its first."""
+def _of_all_nodes(run: Path, point: Point) -> Mapping[str, Any]:
+    """The total of a job of other nodes than this one, which its ranks have measured, each node by its first."""
+    if "command" in point.settings:
+        return _no_energy("a program of your own is sampled only where all its ranks are on the node that starts them")
     try:
         total: dict[str, Any] = json.loads((run / POWER).read_text())["total"]
     except (OSError, ValueError, KeyError):

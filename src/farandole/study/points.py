@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farandole.errors import FarandoleError, SettingsError
+from farandole.launch.hosts import all_local, parse_hosts
 
 __all__ = [
-    "AUTO", "LONG", "Point", "as_name", "described", "expand", "key_of", "program_words", "resolved", "run_words", "usable_cores",
-    "varying",
+    "AUTO", "LONG", "Point", "as_name", "described", "expand", "is_crowded", "is_here", "key_of", "program_words", "resolved",
+    "run_words", "usable_cores", "varying",
 ]  # fmt: skip
 
 AUTO = "auto"
@@ -59,6 +60,16 @@ class Point:
 
 def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def is_here(settings: Mapping[str, Any], hosts: str) -> bool:
+    """Whether all ranks of a point are on this machine, whose cores and meters then tell of them."""
+    return settings["nodes"] == 1 and all_local(parse_hosts(hosts)[:1] if hosts else [])
+
+
+def is_crowded(settings: Mapping[str, Any], hosts: str) -> bool:
+    """More ranks than cores; of other machines nobody here knows."""
+    return is_here(settings, hosts) and settings["ranks"] > usable_cores()
 
 
 def key_of(settings: Mapping[str, Any]) -> str:

@@ -64,6 +64,8 @@ class StudySettings:
             )
         if self.hosts and self.ranks_per_node:
             raise SettingsError("hosts and ranks_per_node: the hosts' slots say how many ranks each takes; leave the other out")
+        if self.hosts and "{ranks}" in self.command:
+            raise SettingsError("--hosts and {ranks} in --command: it starts its ranks itself, so it has to name the hosts. Leave one out")
         self.axes = {as_name(name): _values(name, found) for name, found in self.axes.items()}
         self.settings = {as_name(name): _plain(name, value) for name, value in self.settings.items()}
         self._check_axes()

@@ -8,8 +8,9 @@ import pytest
 from farandole.cli import _parser
 from farandole.errors import SettingsError
 from farandole.study.estimate import Estimate
+from farandole.study.folder import StudyFolder
 from farandole.study.options import _check_nodes
-from farandole.study.pointrun import command_words, marks_of
+from farandole.study.pointrun import PointRunner, command_words, marks_of
 from farandole.study.points import expand
 from farandole.study.settings import StudySettings, read_toml
 from farandole.train.command import _values
@@ -87,6 +88,7 @@ def test_hosts_are_filled_one_after_the_other() -> None:
         ({"hosts": "a:1,b:2"}, "4 ranks, and a:1,b:2 has room for 3"),
         ({"hosts": "a:4", "ranks_per_node": 2}, "leave the other out"),
         ({"hosts": "a:x"}, "whole number from 1"),
+        ({"hosts": "a:4", "benchmark": "", "command": "mpiexec -n {ranks} x"}, "it has to name the hosts"),
     ],
 )
 def test_hosts_that_cannot_take_the_ranks(given: dict[str, Any], told: str) -> None:
@@ -208,6 +210,25 @@ def test_marks() -> None:
     settings = {"ranks": 1000, "nodes": 1, "emulate_ranks": 2000}
     assert marks_of(settings, {"power_provenance": "modelled"}) == ["oversubscribed", "emulated ranks", "modelled power"]
     assert marks_of({"ranks": 1000, "nodes": 500}, {"power_provenance": "none"}) == []
+
+
+@pytest.mark.parametrize("hosts", ["big:8", "big:4,other:4"])
+def test_of_other_machines_neither_cores_nor_meters_are_known_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: str
+) -> None:
+    monkeypatch.setattr("farandole.study.points.usable_cores", lambda: 2)
+    monkeypatch.setattr("farandole.study.pointrun.command_words", lambda *given: ["true"])
+    monkeypatch.setattr("farandole.observe.power.discover.find_sensors", lambda root: pytest.fail("sampled for nothing"))
+    (point,) = StudySettings(kind="strong", command="train", axes={"ranks": [8]}, hosts=hosts).points()
+    found = PointRunner(folder=StudyFolder(tmp_path), kind="strong", hosts=hosts).run(point)
+    assert found["status"] == "ok" and found["marks"] == []
+    assert found["figures"]["cpu_s"] is None and "other machines" in found["reasons"]["cpu_s"]
+    assert found["figures"]["energy_j"] is None and "a program of your own is sampled only" in found["reasons"]["energy_j"]
+
+
+def test_hosts_that_are_this_machine_are_known() -> None:
+    assert marks_of({"ranks": 1000, "nodes": 1}, {}, "localhost:1000,b:1") == ["oversubscribed"]
+    assert marks_of({"ranks": 1000, "nodes": 1}, {}, "b:1000,localhost:1") == []
 
 
 def test_estimates_learn() -> None:
