@@ -89,12 +89,12 @@ def _add_accounted(result: dict[str, Any]) -> None:
     if result["figures"].get("power_provenance") in ("measured-node", "measured-component"):
         return
     joules, seconds = sacct_energy_j(job["id"]), result["wall_s"]
-    if joules is None:
+    if joules is None or not seconds:
         return
     figures = Figures(values=result["figures"], reasons=result["reasons"])
     energy_figures(
         figures,
-        {"energy_j": joules, "mean_w": joules / seconds, "reason": "", "provenance": "measured-node"},
+        {"energy_j": joules, "mean_w": joules / seconds, "duration_s": seconds, "reason": "", "provenance": "measured-node"},
     )
     result["energy_source"] = f"sacct, job {job['id']}: the whole job, from its start to its end"
     result["marks"] = [mark for mark in result["marks"] if mark != "modelled power"] + ["energy from sacct"]

@@ -38,10 +38,10 @@ FIGURES = {
     "optimizer_s": "the same, in the optimizer",
     "peak_bytes": "the most memory of a rank",
     "cpu_s": "processor seconds of the run and its children",
-    "energy_j": "joules of all nodes, from the run's start to its end",
-    "power_w": "mean watts, of all nodes",
+    "energy_j": "joules of all nodes: on one from the command's start to its end, on several while phases last (not in start_s)",
+    "power_w": "mean watts of all nodes in that time",
     "energy_per_sample_j": "energy_j over the samples trained on, epochs counted",
-    "edp_js": "energy-delay product: energy_j x total_s",
+    "edp_js": "energy-delay product: energy_j x the seconds it was taken in, energy_j / power_w",
     "loss": "of the last epoch, training data",
     "accuracy": "of the last epoch, training data; P1B1: correlation, P1B3: R2 (`metric` says which)",
     "test_loss": "of the trained model, test data",
@@ -152,14 +152,14 @@ def _check_told(told: Mapping[str, Any]) -> None:
 
 
 def energy_figures(figures: Figures, energy: Mapping[str, Any]) -> None:
-    """`energy` is the total of a power report: joules, watts, and how they are known."""
-    joules, total_s = energy["energy_j"], figures.values["total_s"]
+    """`energy` is the total of a power report: joules, watts, in how many seconds, and how they are known."""
+    joules, seconds = energy["energy_j"], energy.get("duration_s") or figures.values["total_s"]
     samples = figures.values.get("samples")
     figures.add(
         {
             "energy_j": joules, "power_w": energy["mean_w"],
             "energy_per_sample_j": joules / samples if joules is not None and samples else None,
-            "edp_js": joules * total_s if joules is not None and total_s else None,
+            "edp_js": joules * seconds if joules is not None and seconds else None,
         },
         energy["reason"] or "the samples are not known",
     )  # fmt: skip

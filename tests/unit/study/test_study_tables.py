@@ -145,6 +145,15 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     assert {"wait_s", "data_stall_s"} <= {*found.reasons} <= unknown
 
 
+def test_the_energy_delay_product_is_of_the_time_the_energy_is_of(tmp_path: Path) -> None:
+    """On one node that is longer than the run, on several shorter."""
+    a_run(tmp_path / "run")
+    found = figures_of_run(tmp_path / "run")
+    told = {"energy_j": 300.0, "mean_w": 30.0, "duration_s": 10.0, "reason": "", "provenance": "measured-node"}
+    energy_figures(found, told)
+    assert found.values["edp_js"] == 3000.0 == found.values["energy_j"] ** 2 / found.values["power_w"]
+
+
 def test_a_run_without_a_record_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has left no record"):
         figures_of_run(tmp_path)
@@ -185,7 +194,7 @@ def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", f"{sacct.parent}:{os.environ['PATH']}")
     assert (collect(folder), collect(folder)) == (1, 0)
     (found,) = folder.results()
-    assert (found["figures"]["energy_j"], found["figures"]["power_w"]) == (640.0, 64.0)
+    assert [found["figures"][name] for name in ("energy_j", "power_w", "edp_js")] == [640.0, 64.0, 6400.0]
     assert found["figures"]["power_provenance"] == "measured-node" and found["marks"] == ["energy from sacct"]
 
 
