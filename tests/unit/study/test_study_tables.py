@@ -87,19 +87,37 @@ def test_markdown_and_latex_have_every_column() -> None:
 
 
 def test_csv_can_be_imported_again(tmp_path: Path) -> None:
-    text = as_table(PLAN, cases(), "csv")
-    rows = list(csv.DictReader(io.StringIO(text)))
-    assert [(row["total_s"], row["total_s_min"], row["total_s_max"]) for row in rows][1] == ("55.0", "50.0", "60.0")
+    more: dict[str, Any] = {"settings": {"epochs": 384}, "figures": {"epochs": 192, "power_provenance": "measured-node"}}
+    made = [*RESULTS, result(4, 30.0, marks=["oversubscribed"], **more), result(8, 9.0, status="failed", reason="boom", figures={})]
+    before = cases_of("strong", made)
+    text = as_table(PLAN, before, "csv")
+    head, *rows = csv.reader(io.StringIO(text))
+    assert len({*head}) == len(head) and {len(row) for row in rows} == {len(head)}
+    row = dict(zip(head, rows[1]))
+    assert (row["total_s"], row["total_s_min"], row["total_s_max"]) == ("55.0", "50.0", "60.0")
     file = tmp_path / "numbers.csv"
     file.write_text(text)
+    again = cases_of("strong", import_figures(str(file), tmp_path / "study", None).results())
+    for old, new in zip(before, again, strict=True):
+        assert new.settings == {name: value for name, value in old.settings.items() if value is not None}
+        assert {name: spread.median for name, spread in new.figures.items()} == {n: s.median for n, s in old.figures.items()}
+        assert (new.provenance, new.modelled, {*new.marks}) == (old.provenance, old.modelled, {"imported", *old.marks})
+    assert again[1].scaled is not None and [case.runs for case in again] == [1, 1, 1, 0]
+
+
+def test_watts_of_unknown_origin_are_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "numbers.csv").write_text("ranks,power_w\n1,20\n")
     with pytest.raises(DataError, match="power_provenance"):
+        import_figures(str(tmp_path / "numbers.csv"), tmp_path / "bad", None)
+
+
+def test_a_comma_too_many_is_no_cell(tmp_path: Path) -> None:
+    file = tmp_path / "numbers.csv"
+    file.write_text("ranks,total_s,\n1,20,\n2,10,,\n")
+    assert [one["figures"]["total_s"] for one in import_figures(str(file), tmp_path / "good", None).results()] == [20, 10]
+    file.write_text("ranks,total_s\n1,20,7\n")
+    with pytest.raises(DataError, match="line 2: 7 has no column"):
         import_figures(str(file), tmp_path / "bad", None)
-    named = [f"{line},{'power_provenance' if at == 0 else 'modelled'}" for at, line in enumerate(text.splitlines())]
-    file.write_text("\n".join(named))
-    folder = import_figures(str(file), tmp_path / "study", None)
-    again = cases_of("strong", folder.results())
-    assert [case.median("total_s") for case in again] == [101, 55]
-    assert again[1].scaled is not None and again[1].modelled and "imported" in again[1].marks
 
 
 def test_failed_points_are_shown() -> None:
