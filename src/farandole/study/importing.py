@@ -147,8 +147,8 @@ def _check_power(figures: dict[str, Any], provenance: str) -> None:
     figures["power_provenance"] = provenance if has_power else "none"
 
 
-def _marks(settings: Mapping[str, Any], figures: Mapping[str, Any], told: str | None) -> list[str]:
+def _marks(settings: Mapping[str, Any], figures: Mapping[str, Any], told: Any) -> list[str]:
     """Those of one of our own tables are kept."""
     modelled = ["modelled power"] if figures["power_provenance"] == "modelled" else []
     emulated = ["emulated ranks"] if settings.get("emulate_ranks") else []
-    return list(dict.fromkeys(["imported", *emulated, *modelled, *(told.split("; ") if told else [])]))
+    return list(dict.fromkeys(["imported", *emulated, *modelled, *(str(told).split("; ") if told else [])]))
