@@ -136,7 +136,8 @@ def figures_of_command(wall_s: float, phases_s: Mapping[str, float], told: Mappi
     figures.add(dict.fromkeys(FIGURES), "the program has not told it")
     figures.add({"total_s": wall_s})
     figures.add({f"{name}_s": seconds for name, seconds in phases_s.items() if name in _PHASES})
-    figures.add(told)
+    known = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in told.items()}
+    figures.add(known, "null, infinite or no number, as the program has told it")
     return figures
 
 

@@ -181,6 +181,8 @@ def test_figures_of_a_program_of_the_user_s() -> None:
     found = figures_of_command(9.0, {"load": 2.0, "other": 1.0}, {"loss": 0.5})
     assert (found.values["total_s"], found.values["load_s"], found.values["loss"]) == (9.0, 2.0, 0.5)
     assert found.reasons["accuracy"] == "the program has not told it" and "loss" not in found.reasons
+    diverged = figures_of_command(9.0, {}, {"loss": float("nan")})
+    assert diverged.values["loss"] is None and "no number" in diverged.reasons["loss"], "JSON has no NaN"
     with pytest.raises(DataError, match="unknown figure speed; known: total_s"):
         figures_of_command(9.0, {}, {"speed": 1})
 
