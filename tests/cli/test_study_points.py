@@ -1,6 +1,9 @@
 """`farandole study strong|weak|batch|lr` and study files, as a user types them."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +12,8 @@ from typing import Any
 import pytest
 
 from farandole.data.make import make
-from studycommand import farandole, stopped
+from ranktest.processes import wait_until
+from studycommand import children, farandole, stopped
 
 # A program of the user's: it marks a phase, leaves figures, and fails for a batch of 300.
 PROGRAM = """
@@ -92,6 +96,35 @@ def test_stopped_and_typed_again(tmp_path: Path) -> None:
     assert code == 130
     assert "type the same again to go on" in said
     assert not (tmp_path / "s" / "results.jsonl").exists()
+
+
+def test_jobs_typed_again_are_those_without_a_result(tmp_path: Path) -> None:
+    command = "sh -c 'test {ranks} = 1 || sleep 60'"
+    words = ("study", "strong", "--command", command, "--ranks", "1,2", "--submit", "sbatch", "--no-power", "--out", "s")
+    assert "2 scripts in s/scripts" in farandole(*words, cwd=tmp_path).stdout
+    plan = json.loads((tmp_path / "s" / "study.json").read_text())
+    short, long = (f"{point['key']}-0" for point in plan["points"])
+    (tmp_path / "s" / "scripts" / f"{long}-7.out").write_text("what a job has said")
+    script = ("bash", f"s/scripts/{short}.sbatch")
+    assert subprocess.run(script, cwd=tmp_path, timeout=60, env=os.environ | {"SLURM_JOB_ID": "7"}).returncode == 0
+
+    job = subprocess.Popen(("bash", f"s/scripts/{long}.sbatch"), cwd=tmp_path, start_new_session=True)
+    try:
+        assert wait_until(lambda: children(job.pid) != [], 30)
+        job.send_signal(signal.SIGTERM)  # as at a time limit
+        assert job.wait(30) == 1
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+
+    again = farandole(*words, cwd=tmp_path)
+    assert "1 scripts in s/scripts" in again.stdout, again.stderr
+    assert {file.name for file in (tmp_path / "s" / "scripts").iterdir()} == {f"{long}.sbatch", f"{long}-7.out"}
+    good, bad = results(tmp_path / "s")
+    assert (good["status"], good["job"], bad["status"]) == ("ok", {"system": "slurm", "id": "7"}, "failed")
+    assert bad["reason"].startswith("ended by the batch system (SIGTERM)") and bad["wall_s"] < 60
+    assert "sleep 60" in (tmp_path / "s" / bad["run"] / "console.txt").read_text()
 
 
 def test_more_ranks_than_cores_are_marked(tmp_path: Path) -> None:

@@ -58,3 +58,21 @@ def test_points_are_jobs_on_two_nodes(slurm: Cluster, tmp_path: Path) -> None:
     assert (tmp_path / "s" / found["run"] / "timeline.json").exists()
     again = typed(slurm, tmp_path, *farandole, "collect", "s")
     assert "0 results of jobs collected" in again.stderr
+
+
+def test_a_job_that_slurm_ends_leaves_a_failed_point(slurm: Cluster, tmp_path: Path) -> None:
+    farandole = (sys.executable, "-m", "farandole", "study")
+    asked = ("--ranks", "1", "--no-power", "--submit", "sbatch", "--time", "00:02:00", "--out", "s")
+    written = typed(slurm, tmp_path, *farandole, "strong", "--command", "sleep 100 {ranks}", *asked)
+    assert written.returncode == 0, written.stderr
+    assert typed(slurm, tmp_path, "sh", "s/submit.sh").returncode == 0
+    assert wait_until(lambda: bool(list(tmp_path.glob("s/points/*/console.txt"))), LIMIT_S, every_s=0.2)
+    (job,) = typed(slurm, tmp_path, "squeue", "--noheader", "--format=%i").stdout.split()
+    typed(slurm, tmp_path, "scancel", job)  # which it does as at the time limit: SIGTERM, and SIGKILL later
+    assert wait_until(lambda: bool(list(tmp_path.glob("s/points/*/result.json"))), LIMIT_S, every_s=0.2)
+    collected = typed(slurm, tmp_path, *farandole, "collect", "s")
+    (line,) = (tmp_path / "s" / "results.jsonl").read_text().splitlines()
+    found = json.loads(line)
+    assert (found["status"], found["job"]["id"]) == ("failed", job) and "SIGTERM" in found["reason"]
+    assert "ended by the batch system" in collected.stdout
+    assert (tmp_path / "s" / "scripts" / f"{found['key']}-0-{job}.out").exists()

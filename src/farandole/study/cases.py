@@ -15,6 +15,9 @@ __all__ = ["Case", "Spread", "cases_of", "trained_as", "work_of"]
 _NOT_COMPARED = ("ranks", "nodes", "emulate_ranks", "seed")
 """Cases that differ only in these belong to one series."""
 
+_PROVENANCES = ("modelled", "measured-component", "measured-node")
+"""From the least to the best."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
@@ -40,6 +43,8 @@ class Case:
     reason: str = ""
     """Of the last run that failed."""
     metric: str = "accuracy"
+    provenance: str = "none"
+    """How its watts and joules are known; of several ways, the least."""
     base: Case | None = None
     """What it is compared to; None where that is not known."""
     scaled: Scaling[Case] | None = None
@@ -68,7 +73,7 @@ def work_of(kind: str) -> str:
 
 
 def cases_of(kind: str, results: Sequence[Mapping[str, Any]]) -> list[Case]:
-    """Results are the last attempts at every point; cases come in the order of the first of them."""
+    """Results are one of every point; cases come in the order of the first of them."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
         groups.setdefault(_same(result["settings"], ("seed",)), []).append(result)
@@ -94,6 +99,8 @@ def _case(results: Sequence[Mapping[str, Any]]) -> Case:
             case.figures[name] = Spread(
                 median=statistics.median(numbers), low=min(numbers), high=max(numbers), count=len(numbers)
             )
+    known = {result["figures"].get("power_provenance") for result in good}
+    case.provenance = next((one for one in _PROVENANCES if one in known), "none")
     case.metric = next((str(r["figures"]["metric"]) for r in good if r["figures"].get("metric")), "accuracy")
     return case
 

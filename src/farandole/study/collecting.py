@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,15 @@ from typing import Any
 from farandole.errors import DataError
 from farandole.study.figures import Figures, energy_figures
 from farandole.study.folder import StudyFolder
-from farandole.study.pointrun import PointRunner
+from farandole.study.pointrun import Attempt, EndedBySignal, PointRunner, ends_on
 from farandole.study.points import Point
 
 __all__ = ["collect", "job_of", "run_as_job", "sacct_energy_j"]
 
 RESULT = "result.json"
 _ANSWER_S = 60.0
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+"""What batch systems send before they kill a job; the last is LSF's at a time limit."""
 _JOBS = {"SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs", "LSB_JOBID": "lsf"}
 
 
@@ -32,13 +36,26 @@ def run_as_job(folder: StudyFolder, name: str, *, power: bool) -> int:
     points = {f"{p['key']}-{p['repeat']}": Point(**p) for p in plan["points"]}
     if name not in points:
         raise DataError(f"{folder.path} has no point {name}; there are {', '.join(points)}")
-    result = PointRunner(folder=folder, kind=plan["kind"], power=power).run(points[name])
-    result["job"] = job_of(os.environ)
+    runner = PointRunner(folder=folder, kind=plan["kind"], power=power)
+    result = _run_until_ended(runner, points[name]) | {"job": job_of(os.environ)}
     file = folder.path / result["run"] / RESULT
     partial = file.with_name(f".{RESULT}")
     partial.write_text(json.dumps(result, indent=1) + "\n")
     partial.replace(file)
     return 0 if result["status"] == "ok" else 1
+
+
+def _run_until_ended(runner: PointRunner, point: Point) -> dict[str, Any]:
+    """A result also where the batch system ends the job: such a point has failed, and its log is worth reading."""
+    attempt, began = Attempt(name=runner.folder.new_run(point)), time.monotonic()
+    try:
+        with ends_on(*_ENDS):
+            return runner.run_in(attempt, point)
+    except EndedBySignal as ended:
+        for number in _ENDS:
+            signal.signal(number, signal.SIG_IGN)  # once is enough: what is left to do takes no time
+        why = f"ended by the batch system ({signal.Signals(ended.number).name}): by its time limit, or somebody's wish"
+        return runner.line(attempt, point, time.monotonic() - began, Figures(), why)
 
 
 def job_of(environment: Mapping[str, str]) -> dict[str, str] | None:
@@ -72,12 +89,12 @@ def _add_accounted(result: dict[str, Any]) -> None:
     if result["figures"].get("power_provenance") in ("measured-node", "measured-component"):
         return
     joules, seconds = sacct_energy_j(job["id"]), result["wall_s"]
-    if joules is None:
+    if joules is None or not seconds:
         return
     figures = Figures(values=result["figures"], reasons=result["reasons"])
     energy_figures(
         figures,
-        {"energy_j": joules, "mean_w": joules / seconds, "reason": "", "provenance": "measured-node"},
+        {"energy_j": joules, "mean_w": joules / seconds, "duration_s": seconds, "reason": "", "provenance": "measured-node"},
     )
     result["energy_source"] = f"sacct, job {job['id']}: the whole job, from its start to its end"
     result["marks"] = [mark for mark in result["marks"] if mark != "modelled power"] + ["energy from sacct"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError
-from farandole.study.tracing import trace_figures
+from farandole.study.tracing import TRACED, trace_figures
 
 __all__ = ["FIGURES", "Figures", "add_trace", "energy_figures", "figures_of_command", "figures_of_run"]
 
@@ -32,12 +33,15 @@ FIGURES = {
     "exposed_s": "the part of comm_s in which training waited, mean over the ranks",
     "wait_s": "the part of exposed_s in which a rank waited for slower ones, mean",
     "data_stall_s": "seconds in which training waited for data, mean",
+    "forward_s": "seconds of training in the model, mean over the ranks; null where a framework compiles the whole step",
+    "backward_s": "the same, in the gradients",
+    "optimizer_s": "the same, in the optimizer",
     "peak_bytes": "the most memory of a rank",
     "cpu_s": "processor seconds of the run and its children",
-    "energy_j": "joules of all nodes, from the run's start to its end",
-    "power_w": "mean watts, of all nodes",
+    "energy_j": "joules of all nodes: on one from the command's start to its end, on several while phases last (not in start_s)",
+    "power_w": "mean watts of all nodes in that time",
     "energy_per_sample_j": "energy_j over the samples trained on, epochs counted",
-    "edp_js": "energy-delay product: energy_j x total_s",
+    "edp_js": "energy-delay product: energy_j x the seconds it was taken in, energy_j / power_w",
     "loss": "of the last epoch, training data",
     "accuracy": "of the last epoch, training data; P1B1: correlation, P1B3: R2 (`metric` says which)",
     "test_loss": "of the trained model, test data",
@@ -49,6 +53,7 @@ FIGURES = {
 }
 """Every figure of a result, and what it means. Null is unknown; `reasons` then says why."""
 _PHASES = ("start", "load", "preprocess", "build", "broadcast", "train", "evaluate", "save")
+_PHASE_FIGURES = tuple(f"{name}_s" for name in _PHASES)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -105,9 +110,10 @@ def _communication(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def add_trace(figures: Figures, run: Path) -> None:
     """What the timeline shows and the run has not told itself."""
-    found, reason = trace_figures(run)
-    missing = [name for name in ("comm_s", "exposed_s", "wait_s", "data_stall_s") if figures.values[name] is None]
-    figures.add({name: found.get(name) for name in missing}, reason)
+    found, reasons = trace_figures(run)
+    for name, value in found.items():
+        if name in (*TRACED, *_PHASE_FIGURES) and figures.values[name] is None:
+            figures.add({name: value}, reasons.get(name, ""))
 
 
 def _quality(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,23 +131,36 @@ def figures_of_command(wall_s: float, phases_s: Mapping[str, float], told: Mappi
     unknown = sorted({*told} - {*FIGURES, "metric", "samples"})
     if unknown:
         raise DataError(f"unknown figure {', '.join(unknown)}; known: {', '.join(FIGURES)}, metric, samples")
+    _check_told(told)
     figures = Figures()
     figures.add(dict.fromkeys(FIGURES), "the program has not told it")
     figures.add({"total_s": wall_s})
-    figures.add({f"{name}_s": seconds for name, seconds in phases_s.items() if f"{name}_s" in FIGURES})
-    figures.add(told)
+    figures.add({f"{name}_s": seconds for name, seconds in phases_s.items() if name in _PHASES})
+    known = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in told.items()}
+    figures.add(known, "null, infinite or no number, as the program has told it")
     return figures
 
 
+def _check_told(told: Mapping[str, Any]) -> None:
+    for name, value in told.items():
+        if name == "metric":
+            if not isinstance(value, str):
+                raise DataError(f"figure metric={value!r}: expected a word, e.g. accuracy")
+        elif isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
+            raise DataError(f"figure {name}={value!r}: expected a number, or null")
+    if (samples := told.get("samples")) is not None and not 0 < samples < math.inf:
+        raise DataError(f"figure samples={samples!r}: expected how many were trained on, 1 or more")
+
+
 def energy_figures(figures: Figures, energy: Mapping[str, Any]) -> None:
-    """`energy` is the total of a power report: joules, watts, and how they are known."""
-    joules, total_s = energy["energy_j"], figures.values["total_s"]
+    """`energy` is the total of a power report: joules, watts, in how many seconds, and how they are known."""
+    joules, seconds = energy["energy_j"], energy.get("duration_s") or figures.values["total_s"]
     samples = figures.values.get("samples")
     figures.add(
         {
             "energy_j": joules, "power_w": energy["mean_w"],
             "energy_per_sample_j": joules / samples if joules is not None and samples else None,
-            "edp_js": joules * total_s if joules is not None and total_s else None,
+            "edp_js": joules * seconds if joules is not None and seconds else None,
         },
         energy["reason"] or "the samples are not known",
     )  # fmt: skip

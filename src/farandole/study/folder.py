@@ -55,6 +55,7 @@ class StudyFolder:
 
     def write_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Points of before stay; a folder that holds another study is refused."""
+        plan = json.loads(json.dumps(plan))  # as it is read again: a tuple is a list
         merged = {"schema": SCHEMA, **plan, "created": now()}
         if self.exists:
             old = self.plan()
@@ -98,8 +99,13 @@ class StudyFolder:
         return found
 
     def last_results(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Of every point that has ended, its last attempt."""
-        return {(result["key"], result["repeat"]): result for result in self.results()}
+        """Of every point that has ended, the attempt that counts: the last that succeeded, or else the last."""
+        chosen: dict[tuple[str, int], dict[str, Any]] = {}
+        for result in self.results():
+            at = result["key"], result["repeat"]
+            if result["status"] == "ok" or at not in chosen or chosen[at]["status"] != "ok":
+                chosen[at] = result
+        return chosen
 
     def missing(self, points: Sequence[Point]) -> list[Point]:
         """Points without a good result; failed ones are worth another try."""

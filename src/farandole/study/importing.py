@@ -14,6 +14,7 @@ from farandole.errors import DataError, SettingsError
 from farandole.study.figures import FIGURES, Figures
 from farandole.study.folder import SCHEMA, StudyFolder, now
 from farandole.study.points import Point, as_name
+from farandole.study.table import FIGURE, SETTING
 
 __all__ = ["import_figures", "paper_results", "papers_tables"]
 
@@ -22,7 +23,7 @@ _A_RANK = {"power_w_a_rank": "power_w", "energy_j_a_rank": "energy_j"}
 """Columns that are multiplied by the ranks."""
 _TEXT = ("metric", "power_provenance")
 _DERIVED = ("runs", "failed", "marks", "speedup", "efficiency")
-"""Columns of our own tables that say nothing new."""
+"""Columns of our own tables that are neither settings nor figures."""
 
 
 def papers_tables() -> dict[str, dict[str, Any]]:
@@ -71,10 +72,17 @@ def _read(path: Path) -> list[dict[str, Any]]:
         )
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
-        rows = [{name: _value(text) for name, text in row.items()} for row in reader]
+        rows = [_row(path, reader.line_num, row) for row in reader]
     if not rows:
         raise DataError(f"{path} has no rows")
     return rows
+
+
+def _row(path: Path, line: int, row: dict[Any, Any]) -> dict[str, Any]:
+    beyond = row.pop(None, [])
+    if any(cell.strip() for cell in beyond):
+        raise DataError(f"{path}, line {line}: {', '.join(beyond)} has no column: name as many as there are cells")
+    return {name: _value(text) for name, text in row.items() if name.strip()}
 
 
 def _value(text: str | None) -> Any:
@@ -95,11 +103,13 @@ def _results(rows: Sequence[Mapping[str, Any]], kind: str, provenance: str) -> I
         told.add(dict.fromkeys(FIGURES), "not in what was imported")
         told.add(figures)
         _check_power(told.values, row.get("power_provenance") or provenance)
+        failed = row.get("runs") == 0
         point = Point(settings=settings)
         repeat = seen[point.key] = seen.get(point.key, -1) + 1
         yield {
-            "schema": SCHEMA, "study": kind, "key": point.key, "settings": settings, "repeat": repeat, "status": "ok",
-            "reason": None, "started": now(), "wall_s": None, "run": None, "marks": _marks(settings, told.values),
+            "schema": SCHEMA, "study": kind, "key": point.key, "settings": settings, "repeat": repeat,
+            "status": "failed" if failed else "ok", "reason": "it failed where it comes from" if failed else None,
+            "started": now(), "wall_s": None, "run": None, "marks": _marks(settings, told.values, row.get("marks")),
             "figures": told.values, "reasons": told.reasons,
         }  # fmt: skip
 
@@ -112,11 +122,15 @@ def _split(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     settings: dict[str, Any] = {"ranks": ranks}
     figures: dict[str, Any] = {}
     for name, value in row.items():
-        if name is None or name in _DERIVED or name.endswith(("_min", "_max")) or value is None:
+        if name in _DERIVED or name.endswith(("_min", "_max")) or value is None:
             continue
         if name in _A_RANK:
             figures[_A_RANK[name]] = value * ranks
-        if (name in FIGURES and name != "epochs") or name in _TEXT or name.endswith(("_s", "_j", "_w", "_a_rank")):
+        if name.removeprefix(SETTING) in FIGURES and name.startswith(SETTING):
+            settings[name.removeprefix(SETTING)] = value
+        elif name.removeprefix(FIGURE) in FIGURES and name.startswith(FIGURE):
+            figures[name.removeprefix(FIGURE)] = value
+        elif (name in FIGURES and name != "epochs") or name in _TEXT or name.endswith(("_s", "_j", "_w", "_a_rank")):
             figures[name] = value
         else:
             settings[as_name(name)] = value
@@ -133,7 +147,8 @@ def _check_power(figures: dict[str, Any], provenance: str) -> None:
     figures["power_provenance"] = provenance if has_power else "none"
 
 
-def _marks(settings: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]:
+def _marks(settings: Mapping[str, Any], figures: Mapping[str, Any], told: Any) -> list[str]:
+    """Those of one of our own tables are kept."""
     modelled = ["modelled power"] if figures["power_provenance"] == "modelled" else []
     emulated = ["emulated ranks"] if settings.get("emulate_ranks") else []
-    return ["imported", *emulated, *modelled]
+    return list(dict.fromkeys(["imported", *emulated, *modelled, *(str(told).split("; ") if told else [])]))

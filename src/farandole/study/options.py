@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -73,7 +74,7 @@ def _add_how(action: argparse.ArgumentParser) -> None:
     add("--power", action=argparse.BooleanOptionalAction, default=True, help="sample this node's power; on unless --no-power")
     add("--scalars", metavar="WHERE", help="afterwards, every epoch's figures for tensorboard, mlflow or wandb")
     add("--submit", metavar="SYSTEM", help="write scripts for sbatch, pbs or lsf instead of running")
-    add("--ranks-per-node", type=int, metavar="K", help="for --submit; default: all ranks on one node")
+    add("--ranks-per-node", type=int, metavar="K", help="for --submit, or within an allocation; default: all ranks on one node")
     add("--time", default="01:00:00", metavar="HH:MM:SS", help="for --submit: the limit of a job; default: 1 h")
     add("--directive", action="append", default=[], metavar="'WORDS'", help="for --submit: a further line, e.g. '--partition=short'")
     # fmt: on
@@ -108,10 +109,11 @@ def _loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
     from farandole.study.command import measure_loaders
     from farandole.study.loaders import LoaderStudy
 
-    given = {name: value for name, value in content.items() if name not in ("kind", "title")}
-    if "data_dir" in given:
-        given["data_dir"] = Path(given["data_dir"])
-    study = LoaderStudy(**given)
+    useless = [name for name in ("hosts", "submit", "ranks_per_node", "scalars") if getattr(options, name)]
+    if useless:
+        told = ", ".join(f"--{name.replace('_', '-')}" for name in useless)
+        raise SettingsError(f"{told}: {options.file} is a study of loaders, which reads files on this machine. Leave it out.")
+    study = LoaderStudy(**{name: value for name, value in content.items() if name not in ("kind", "title")})
     if options.dry_run:
         print(
             f"{content.get('title', 'loaders')}: {', '.join(study.benchmarks)} ({study.preset or 'test'}) with "
@@ -126,6 +128,8 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
     from farandole.study.running import plan_text, run_study
 
     assert study.out is not None
+    _check_nodes(study, options.submit)
+    _check_scalars(study, options)
     folder = StudyFolder(study.out)
     if options.dry_run:
         print(plan_text(study, folder))
@@ -145,14 +149,44 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
     return code
 
 
+def _check_nodes(study: StudySettings, submit: str | None) -> None:
+    """One machine is one node, whatever was asked for."""
+    from farandole.launch.allocation import allocated_hosts
+
+    if study.ranks_per_node and not submit and not allocated_hosts(os.environ):
+        raise SettingsError(
+            f"--ranks-per-node {study.ranks_per_node}: there are no nodes to divide ranks among, outside of a batch system's "
+            "allocation. Add --submit sbatch (or pbs, lsf), or name machines: --hosts a:2,b:2"
+        )
+
+
+def _check_scalars(study: StudySettings, options: argparse.Namespace) -> None:
+    if not options.scalars:
+        return
+    from farandole.study.scalars import check_where
+
+    check_where(options.scalars)
+    if options.submit:
+        raise SettingsError(
+            f"--scalars and --submit: nothing has run yet. When the jobs have ended, type: farandole study collect {study.out} "
+            f"and farandole study table {study.out} --scalars {options.scalars}"
+        )
+
+
 def _submit(study: StudySettings, folder: StudyFolder, options: argparse.Namespace) -> int:
+    from farandole.study.collecting import collect
     from farandole.study.running import prepare_data, write_plan
     from farandole.study.submit import JobSettings, write_scripts
 
     if study.hosts:
         raise SettingsError("--hosts and --submit: the batch system says where ranks run. Leave --hosts out; --ranks-per-node divides them")
     job = JobSettings(system=options.submit, time=options.time, directives=options.directive, power=options.power)
-    points = folder.missing(write_plan(study, folder, sys.argv[1:]))
+    planned = write_plan(study, folder, sys.argv[1:])
+    collect(folder)
+    points = folder.missing(planned)
+    if not points:
+        print(f"all {len(planned)} points have a result in {folder.path}: there is nothing to submit")
+        return 0
     prepare_data(points)
     script = write_scripts(folder, points, job)
     print(f"{len(points)} scripts in {folder.path / 'scripts'}. Submit them all:\n  sh {script}\nand when they have ended:")

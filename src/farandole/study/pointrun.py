@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
 import shlex
 import signal
@@ -13,24 +12,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farandole.errors import DataError, SettingsError
+from farandole.errors import DataError
 from farandole.study.figures import Figures, add_trace, energy_figures, figures_of_command, figures_of_run
 from farandole.study.folder import SCHEMA, StudyFolder, now
-from farandole.study.points import Point, run_words, usable_cores
+from farandole.study.points import Point, is_crowded, is_here, program_words, run_words
 from farandole.study.tracing import merge_watched, recording_environment
 
-__all__ = ["FIGURES_FILE", "PointRunner", "command_words", "marks_of"]
+__all__ = ["FIGURES_FILE", "Attempt", "EndedBySignal", "PointRunner", "command_words", "ends_on", "marks_of"]
 
 FIGURES_FILE = "FARANDOLE_FIGURES"
 """The variable that names a JSON file in which a user's program may leave figures: loss, accuracy, samples, ..."""
 CONSOLE, POWER, POWER_TRACE = "console.txt", "power.json", "power.jsonl"
 _LOOK_S = 0.5
 _END_S = 15.0
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +43,22 @@ class _Ended:
         return (self.end_ns - self.start_ns) / 1e9
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One try at a point: its run directory, relative to the study, and when it began."""
+
+    name: str
+    started: str = field(default_factory=now)
+
+
+class EndedBySignal(SystemExit):
+    """Somebody wants this program to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
 @dataclass(kw_only=True, slots=True)
 class PointRunner:
     """Runs points of one study, in new run directories."""
@@ -52,7 +66,7 @@ class PointRunner:
     folder: StudyFolder
     kind: str
     power: bool = True
-    """Sample this node's power meanwhile."""
+    """Sample power meanwhile: here, or by the ranks where they are elsewhere."""
     hosts: str = ""
     """Where ranks run, as `--hosts` takes them; empty: where the launcher finds them."""
     watch: Callable[[str], None] = lambda line: None
@@ -60,17 +74,24 @@ class PointRunner:
 
     def run(self, point: Point) -> dict[str, Any]:
         """A line of results; not appended yet."""
-        name = self.folder.new_run(point)
-        run = self.folder.path / name
-        started = now()
+        return self.run_in(Attempt(name=self.folder.new_run(point)), point)
+
+    def run_in(self, attempt: Attempt, point: Point) -> dict[str, Any]:
+        """The same in a run directory that was made for it."""
+        run = self.folder.path / attempt.name
         ended, energy, phases_s = self._measured(point, run)
         figures, reason = self._figures(point, run, ended, phases_s)
-        figures.add({"cpu_s": ended.cpu_s})
+        here = is_here(point.settings, self.hosts)
+        figures.add({"cpu_s": ended.cpu_s if here else None}, "ranks on other machines: their processor seconds are not seen from here")
         energy_figures(figures, energy or _no_energy("power was not sampled (--no-power)"))
+        return self.line(attempt, point, ended.wall_s, figures, reason)
+
+    def line(self, attempt: Attempt, point: Point, wall_s: float, figures: Figures, reason: str | None) -> dict[str, Any]:
+        """A result; with a `reason`, one that has failed."""
         return {
             "schema": SCHEMA, "study": self.kind, "key": point.key, "settings": dict(point.settings),
-            "repeat": point.repeat, "status": "failed" if reason else "ok", "reason": reason, "started": started,
-            "wall_s": round(ended.wall_s, 3), "run": name, "marks": marks_of(point.settings, figures.values),
+            "repeat": point.repeat, "status": "failed" if reason else "ok", "reason": reason, "started": attempt.started,
+            "wall_s": round(wall_s, 3), "run": attempt.name, "marks": marks_of(point.settings, figures.values, self.hosts),
             "figures": figures.values, "reasons": figures.reasons,
         }  # fmt: skip
 
@@ -79,6 +100,8 @@ class PointRunner:
         variables = recording_environment(run, watched="command" in point.settings, power=self.power)
         if not self.power:
             return self._run(words, run, variables), None, {}
+        if not is_here(point.settings, self.hosts):
+            return self._run(words, run, variables), _of_all_nodes(run, point), {}
         from farandole.observe.power.discover import find_sensors, root_from_environment
         from farandole.observe.power.sampler import Sampler
         from farandole.observe.power.session import PHASES_FILE
@@ -90,8 +113,6 @@ class PointRunner:
                 ended = self._run(words, run, {**variables, PHASES_FILE: str(told)})
         finally:
             sampler.close()
-        if point.settings["nodes"] > 1 or self.hosts:
-            return ended, _of_all_nodes(run), {}
         total, phases_s = _report(sampler.recording(), words, ended, told, run)
         return ended, total, phases_s
 
@@ -143,7 +164,7 @@ def command_words(settings: Mapping[str, Any], run: Path, hosts: str = "") -> li
     here = [sys.executable, "-m", "farandole"]
     where = ["-n", str(settings["ranks"]), *(["--hosts", hosts] if hosts else [])]
     if "command" in settings:
-        words = [_filled(word, settings) for word in shlex.split(settings["command"])]
+        words = program_words(settings)
         return words if "{ranks}" in settings["command"] else [*here, "launch", *where, "--", *words]
     words = ["run", *run_words(settings), "--output-dir", str(run)]
     if settings["nodes"] > 1 and not hosts:
@@ -151,21 +172,10 @@ def command_words(settings: Mapping[str, Any], run: Path, hosts: str = "") -> li
     return [*here, *words, *where]
 
 
-def _filled(word: str, settings: Mapping[str, Any]) -> str:
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in settings:
-            known = ", ".join(name for name in settings if name not in ("command", "nodes"))
-            raise SettingsError(f"--command: {match[0]} is no setting of the study; there are {known}")
-        return str(settings[match[1]])
-
-    return _PLACEHOLDER.sub(value, word)
-
-
-def marks_of(settings: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]:
+def marks_of(settings: Mapping[str, Any], figures: Mapping[str, Any], hosts: str = "") -> list[str]:
     """What a reader must know of a result."""
-    crowded = settings["nodes"] == 1 and settings["ranks"] > usable_cores()
     found = {
-        "oversubscribed": crowded,
+        "oversubscribed": is_crowded(settings, hosts),
         "emulated ranks": bool(settings.get("emulate_ranks")),
         "modelled power": figures.get("power_provenance") == "modelled",
     }
@@ -190,8 +200,10 @@ def _report(recording: Any, words: list[str], ended: _Ended, told: Path, run: Pa
     return report["whole"]["total"], {phase.name: phase.duration_s for phase in node.phases}
 
 
-def _of_all_nodes(run: Path) -> Mapping[str, Any]:
-    """The total of a job of several nodes, which its ranks have measured, each node by its first."""
+def _of_all_nodes(run: Path, point: Point) -> Mapping[str, Any]:
+    """The total of a job of other nodes than this one, which its ranks have measured, each node by its first."""
+    if "command" in point.settings:
+        return _no_energy("a program of your own is sampled only where all its ranks are on the node that starts them")
     try:
         total: dict[str, Any] = json.loads((run / POWER).read_text())["total"]
     except (OSError, ValueError, KeyError):
@@ -231,26 +243,35 @@ def last_line(console: Path) -> str:
 
 
 @contextmanager
-def _ended_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """However we end, the command has ended before: ctrl-c reaches it as well, SIGTERM is passed on."""
+def ends_on(*signals: int) -> Iterator[None]:
+    """Inside, these are EndedBySignal, so that what is open is closed."""
 
     def stop(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
+        raise EndedBySignal(number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in signals}
     try:
         yield
-    except BaseException as raised:
-        if not isinstance(raised, KeyboardInterrupt):
-            child.terminate()
-        try:
-            child.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _ended_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """However we end, the command has ended before: ctrl-c reaches it as well, SIGTERM is passed on."""
+    with ends_on(signal.SIGTERM):
+        try:
+            yield
+        except BaseException as raised:
+            if not isinstance(raised, KeyboardInterrupt):
+                child.terminate()
+            try:
+                child.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            raise
 
 
 def _children_cpu_s() -> float:

@@ -10,13 +10,19 @@ import hashlib
 import itertools
 import json
 import os
+import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from farandole.errors import FarandoleError, SettingsError
+from farandole.launch.hosts import all_local, parse_hosts
 
-__all__ = ["AUTO", "LONG", "Point", "as_name", "described", "expand", "key_of", "resolved", "run_words", "usable_cores", "varying"]
+__all__ = [
+    "AUTO", "LONG", "Point", "as_name", "described", "expand", "is_crowded", "is_here", "key_of", "program_words", "resolved",
+    "run_words", "usable_cores", "varying",
+]  # fmt: skip
 
 AUTO = "auto"
 """For `ranks`, where they emulate others: as many as there are cores for, and as divide those."""
@@ -25,6 +31,7 @@ LONG = {"rate": "learning_rate", "seed": "rng_seed"}
 _SHORT = {long: short for short, long in LONG.items()}
 _OWN = ("ranks", "nodes")
 """Settings of a point that are no settings of a run."""
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _TOLD = (
     "benchmark", "preset", "framework", "epochs", "batch_size", "learning_rate", "rng_seed", "parallel", "work",
     "lr_scaling", "batch_scaling", "emulate_ranks", "warmup_epochs", "loader",
@@ -53,6 +60,16 @@ class Point:
 
 def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def is_here(settings: Mapping[str, Any], hosts: str) -> bool:
+    """Whether all ranks of a point are on this machine, whose cores and meters then tell of them."""
+    return settings["nodes"] == 1 and all_local(parse_hosts(hosts)[:1] if hosts else [])
+
+
+def is_crowded(settings: Mapping[str, Any], hosts: str) -> bool:
+    """More ranks than cores; of other machines nobody here knows."""
+    return is_here(settings, hosts) and settings["ranks"] > usable_cores()
 
 
 def key_of(settings: Mapping[str, Any]) -> str:
@@ -85,17 +102,43 @@ def expand(
 def _resolved(given: Mapping[str, Any], nodes_of: Callable[[int], int]) -> dict[str, Any]:
     ranks = given.get("ranks", 1)
     if ranks == AUTO and given.get("emulate_ranks"):
-        ranks = max(n for n in range(1, usable_cores() + 1) if given["emulate_ranks"] % n == 0)
+        ranks = _dividing(given["emulate_ranks"])
     if type(ranks) is not int or ranks < 1:
         raise SettingsError(f"ranks={ranks!r}: expected whole numbers from 1 on, e.g. --ranks 1,2,4")
     own = {"ranks": ranks, "nodes": nodes_of(ranks)}
     rest = {name: value for name, value in given.items() if name not in _OWN}
     if "command" in rest:
+        program_words(own | rest)
         return own | rest
     try:
         return own | resolved(rest, ranks)
     except FarandoleError as error:
         raise SettingsError(f"{described(own | rest, given)}: {error}") from error
+
+
+def _dividing(emulated: Any) -> int:
+    """The most ranks that there are cores for and that share `emulated` ones equally."""
+    if type(emulated) is not int or emulated < 1:
+        raise SettingsError(f"emulate_ranks={emulated!r}: expected whole numbers from 1 on, e.g. --emulate-ranks 1,48")
+    return max(n for n in range(1, usable_cores() + 1) if emulated % n == 0)
+
+
+def program_words(settings: Mapping[str, Any]) -> list[str]:
+    """The user's program, with the point's settings in place of their names in braces."""
+    try:
+        words = shlex.split(settings["command"])
+    except ValueError as error:
+        raise SettingsError(f"--command {settings['command']}: {error}. Quote it as for a shell.") from None
+    if not words:
+        raise SettingsError("--command is blank: give a program, e.g. --command 'python train.py'")
+    return [_PLACEHOLDER.sub(lambda match: _filled(match, settings), word) for word in words]
+
+
+def _filled(match: re.Match[str], settings: Mapping[str, Any]) -> str:
+    if match[1] not in settings:
+        known = ", ".join(name for name in settings if name not in ("command", "nodes"))
+        raise SettingsError(f"--command: {match[0]} is no setting of the study; there are {known}")
+    return str(settings[match[1]])
 
 
 def resolved(given: Mapping[str, Any], ranks: int) -> dict[str, Any]:

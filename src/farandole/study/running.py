@@ -23,7 +23,7 @@ from farandole.study.estimate import Estimate
 from farandole.study.folder import StudyFolder
 from farandole.study.live import LiveLine
 from farandole.study.pointrun import PointRunner
-from farandole.study.points import LONG, Point, described, usable_cores, varying
+from farandole.study.points import LONG, Point, described, is_crowded, usable_cores, varying
 from farandole.study.settings import StudySettings
 from farandole.study.table import as_table
 from farandole.train.progress import duration
@@ -34,15 +34,13 @@ __all__ = ["plan_text", "prepare_data", "run_study", "summary", "write_plan"]
 def plan_text(study: StudySettings, folder: StudyFolder) -> str:
     """What would be run, and how long that may take."""
     points = study.points()
-    done = folder.results() if folder.exists else []
-    good = {(r["key"], r["repeat"]) for r in done if r["status"] == "ok"}
-    left = [point for point in points if (point.key, point.repeat) not in good]
-    estimate = Estimate(done)
+    left = folder.missing(points) if folder.exists else points
+    estimate = Estimate(folder.results() if folder.exists else [])
     names = _names(points)
     lines = [f"{study.title}: {len(points)} points, {len(points) - len(left)} have a result already", ""]
     for point in points:
         state = "done" if point not in left else f"about {duration(estimate.seconds([point]))}"
-        marks = f"  oversubscribed: {usable_cores()} cores" if _crowded(point) else ""
+        marks = f"  oversubscribed: {usable_cores()} cores" if is_crowded(point.settings, study.hosts) else ""
         lines.append(f"  {point.name}  {_told(point, names, study.repeats)}  {state}{marks}")
     basis = "from points that have run here" if estimate.measured else "a guess, good for a factor of 3, until one has run"
     if study.command and not estimate.measured:
@@ -93,7 +91,7 @@ def run_study(study: StudySettings, folder: StudyFolder, *, command: Sequence[st
     live = LiveLine(sys.stderr)
     if len(left) < len(points):
         live.say(f"{len(points) - len(left)} of {len(points)} points have a result in {folder.path} already")
-    crowded = sorted({point.settings["ranks"] for point in left if _crowded(point)})
+    crowded = sorted({point.settings["ranks"] for point in left if is_crowded(point.settings, study.hosts)})
     if crowded:
         live.say(
             f"warning: {', '.join(map(str, crowded))} ranks on {usable_cores()} cores: oversubscribed, and marked so; "
@@ -161,10 +159,6 @@ def _told_result(result: Mapping[str, Any]) -> str:
     return f"{result['key']}-{result['repeat']} ({result['settings']['ranks']} ranks)"
 
 
-def _crowded(point: Point) -> bool:
-    return bool(point.settings["nodes"] == 1 and point.settings["ranks"] > usable_cores())
-
-
 def _ended(result: Mapping[str, Any]) -> str:
     if result["status"] != "ok":
         return f"FAILED after {result['wall_s']:.0f} s, {result['reason']}"
@@ -179,5 +173,5 @@ def _ended(result: Mapping[str, Any]) -> str:
 
 
 def as_json(folder: StudyFolder) -> str:
-    """The last attempts, for programs."""
+    """The attempts that count, for programs."""
     return json.dumps({**folder.plan(), "results": list(folder.last_results().values())}, indent=1)

@@ -21,7 +21,7 @@ from farandole.errors import DataError, SettingsError
 from farandole.study.folder import StudyFolder
 from farandole.study.points import described, varying
 
-__all__ = ["WHERE", "export", "write_events"]
+__all__ = ["WHERE", "check_where", "export", "write_events"]
 
 Scalars = Iterator[tuple[int, dict[str, float]]]
 _MASK_DELTA = 0xA282EAD8
@@ -29,8 +29,7 @@ _MASK_DELTA = 0xA282EAD8
 
 def export(folder: StudyFolder, where: str) -> str:
     """What was written, in a sentence for people."""
-    if where not in WHERE:
-        raise SettingsError(f"--scalars {where}: unknown. Use one of {', '.join(WHERE)}.")
+    check_where(where)
     results = [one for one in folder.last_results().values() if one["status"] == "ok" and one["run"]]
     names = varying(one["settings"] for one in results)
     written = 0
@@ -40,6 +39,14 @@ def export(folder: StudyFolder, where: str) -> str:
             WHERE[where](folder, run, described(result["settings"], [n for n in names if n != "ranks"]), result)
             written += 1
     return f"scalars   {written} runs for {where}" + (f": tensorboard --logdir {folder.path}" if where == "tensorboard" else "")
+
+
+def check_where(where: str) -> None:
+    """SettingsError where nothing can be written there: before hours of runs, not after them."""
+    if where not in WHERE:
+        raise SettingsError(f"--scalars {where}: unknown. Use one of {', '.join(WHERE)}.")
+    if where != "tensorboard":
+        _required(where)
 
 
 def _history(run: Path) -> Scalars:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -54,23 +55,31 @@ class StudySettings:
     """The folder of the results; None is one under out/."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.kind not in KINDS:
             raise SettingsError(f"kind={self.kind!r} is unknown. Use one of {', '.join(KINDS)}, or loaders.")
         if bool(self.benchmark) == bool(self.command):
             raise SettingsError(
                 f"study {self.kind}: name a benchmark (nt3, p1b1, p1b2, p1b3) or give --command 'python train.py', one of both"
             )
-        if self.repeats < 1:
-            raise SettingsError(f"repeats={self.repeats}: use 1 or more")
-        if self.ranks_per_node < 0:
-            raise SettingsError(f"ranks_per_node={self.ranks_per_node}: expected 1 or more")
         if self.hosts and self.ranks_per_node:
             raise SettingsError("hosts and ranks_per_node: the hosts' slots say how many ranks each takes; leave the other out")
+        if self.hosts and "{ranks}" in self.command:
+            raise SettingsError("--hosts and {ranks} in --command: it starts its ranks itself, so it has to name the hosts. Leave one out")
         self.axes = {as_name(name): _values(name, found) for name, found in self.axes.items()}
-        self.settings = {as_name(name): value for name, value in self.settings.items()}
+        self.settings = {as_name(name): _plain(name, value) for name, value in self.settings.items()}
         self._check_axes()
         self.title = self.title or self._title()
         self.out = self.out or Path("out", f"study-{self.kind}-{self.benchmark or 'command'}")
+
+    def _check_types(self) -> None:
+        """A file may hold anything."""
+        for name in ("kind", "benchmark", "command", "preset", "framework", "title", "hosts"):
+            if not isinstance(value := getattr(self, name), str):
+                raise SettingsError(f"{name}={value!r}: expected text in quotes")
+        for name, least in (("repeats", 1), ("ranks_per_node", 0)):
+            if type(value := getattr(self, name)) is not int or value < least:
+                raise SettingsError(f"{name}={value!r}: expected a whole number from 1 on, e.g. {name} = 2")
 
     def _check_axes(self) -> None:
         both = sorted({*self.axes} & {*self.settings})
@@ -116,12 +125,20 @@ class StudySettings:
 
 
 def _values(name: str, found: Any) -> list[Any]:
-    values = list(found) if isinstance(found, (list, tuple)) else [found]
+    values = [_plain(name, value) for value in (found if isinstance(found, (list, tuple)) else [found])]
     if not values:
         raise SettingsError(f"axis {name} has no values: give a list, e.g. {name} = [1, 2]")
     if len({repr(value) for value in values}) < len(values):
         raise SettingsError(f"axis {name} has a value twice: {values}")
     return values
+
+
+def _plain(name: str, value: Any) -> Any:
+    """As it is read again from a study's folder."""
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError):
+        raise SettingsError(f"{name}={value!r}: expected numbers, words, or lists of them") from None
 
 
 def read_toml(path: Path, **over: Any) -> dict[str, Any]:
@@ -143,11 +160,32 @@ def read_toml(path: Path, **over: Any) -> dict[str, Any]:
     for name in ("axes", "settings"):
         if not isinstance(content.get(name, {}), Mapping):
             raise SettingsError(f"{path}: [{name}] must be a table, e.g.\n[{name}]\nbatch_size = ...")
-    if "out" in content:
-        content["out"] = Path(content["out"])
+    if content["kind"] == "loaders":
+        _check_loaders(path, content)
+    for name in ("out", "data_dir"):
+        if name in content:
+            content[name] = _path(path, name, content[name])
     content.setdefault("out", Path("out", f"study-{path.stem}"))
     return content | {name: value for name, value in over.items() if value is not None}
 
 
+def _path(file: Path, name: str, value: Any) -> Path:
+    if not isinstance(value, str):
+        raise SettingsError(f'{file}: {name}={value!r}: expected a folder in quotes, e.g. {name} = "{name}"')
+    return Path(value)
+
+
+def _check_loaders(path: Path, content: Mapping[str, Any]) -> None:
+    if "benchmarks" not in content:
+        raise SettingsError(f'{path}: benchmarks is missing. Give a list, e.g. benchmarks = ["nt3", "p1b2"].')
+    for name, (kind, example) in _LISTS.items():
+        values = content.get(name, [])
+        if not isinstance(values, list) or any(type(value) is not kind for value in values):
+            raise SettingsError(f"{path}: {name}={values!r}: expected a list, e.g. {name} = {example}")
+    if type(repeats := content.get("repeats", 1)) is not int:
+        raise SettingsError(f"{path}: repeats={repeats!r}: expected a whole number, e.g. repeats = 3")
+
+
+_LISTS = {"benchmarks": (str, '["nt3"]'), "loaders": (str, '["pandas", "fast"]'), "ranks": (int, "[1, 2]")}
 LOADERS = ("benchmarks", "preset", "loaders", "ranks", "repeats", "out", "data_dir")
 """Keys of a file whose kind is loaders."""

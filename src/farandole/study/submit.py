@@ -36,10 +36,10 @@ class JobSettings:
 
 
 def write_scripts(folder: StudyFolder, points: Sequence[Point], job: JobSettings) -> Path:
-    """Scripts of these points, and the one to type; its path."""
+    """Scripts of these points, and the one to type; its path. What jobs have said before stays."""
     scripts = folder.path / "scripts"
     scripts.mkdir(parents=True, exist_ok=True)
-    for old in scripts.iterdir():
+    for old in [file for system in SYSTEMS for file in scripts.glob(f"*.{system}")]:
         old.unlink()
     names = []
     for point in points:
@@ -63,7 +63,7 @@ def _script(folder: Path, point: Point, job: JobSettings) -> str:
             "#!/bin/bash",
             *(f"{mark} {line}" for line in (*asked, *job.directives)),
             f"cd {shlex.quote(str(Path.cwd()))}",
-            shlex.join(words),
+            f"exec {shlex.join(words)}",  # so that signals to the job reach it, and the job lasts until it has ended
         ]
     ) + "\n"
 
@@ -72,7 +72,7 @@ def _slurm(folder: Path, point: Point, job: JobSettings) -> list[str]:
     ranks, nodes = point.settings["ranks"], point.settings["nodes"]
     return [
         f"--job-name={point.name}", f"--nodes={nodes}", f"--ntasks-per-node={-(-ranks // nodes)}",
-        f"--time={job.time}", f"--output={folder}/scripts/{point.name}.out",
+        f"--time={job.time}", f"--output={folder}/scripts/{point.name}-%j.out",
     ]  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def _pbs(folder: Path, point: Point, job: JobSettings) -> list[str]:
     each = -(-ranks // nodes)
     return [
         f"-N p{point.name[:14]}", f"-l select={nodes}:ncpus={each}:mpiprocs={each}", f"-l walltime={job.time}", "-j oe",
-        f"-o {folder}/scripts/{point.name}.out",
+        f"-o {folder}/scripts/",  # PBS then names the file by the job
     ]  # fmt: skip
 
 
@@ -89,5 +89,5 @@ def _lsf(folder: Path, point: Point, job: JobSettings) -> list[str]:
     ranks, nodes = point.settings["ranks"], point.settings["nodes"]
     return [
         f"-J {point.name}", f"-n {ranks}", f'-R "span[ptile={-(-ranks // nodes)}]"', f"-W {job.time.rpartition(':')[0] if job.time.count(':') == 2 else job.time}",
-        f"-o {folder}/scripts/{point.name}.out",
+        f"-o {folder}/scripts/{point.name}-%J.out",
     ]  # fmt: skip

@@ -13,9 +13,11 @@ from farandole.study.cases import Case
 from farandole.study.figures import FIGURES
 from farandole.study.points import described, varying
 
-__all__ = ["FORMATS", "as_table", "number"]
+__all__ = ["FIGURE", "FORMATS", "SETTING", "as_table", "number"]
 
 FORMATS = ("text", "markdown", "csv", "latex")
+SETTING, FIGURE = "setting_", "figure_"
+"""In a CSV file, before names that are a setting's and a figure's at once."""
 _MODELLED = ("power_w", "energy_j", "energy_per_sample_j", "edp_js")
 _OWN_COLUMNS = ("ranks", "nodes", "batch_size", "seed", "command")
 """Settings that have a column anyway, or are no use in one."""
@@ -183,19 +185,25 @@ def _latex(title: str, columns: Sequence[Column], cases: Sequence[Case], notes: 
 
 
 def _csv(cases: Sequence[Case]) -> str:
-    """Every setting and figure under its own name, with `_min` and `_max` of the figures; read again by `study import`."""
+    """Every setting and figure under its own name, with `_min` and `_max` of the figures; read again by `study import`.
+
+    Where a setting and a figure have one name, as `epochs`, they are `setting_epochs` and `figure_epochs`.
+    """
     settings = list(dict.fromkeys(name for case in cases for name in case.settings))
     figures = [name for name in FIGURES if any(name in case.figures for case in cases)]
-    spreads = [f"{name}{end}" for name in figures for end in ("", "_min", "_max")]
+    both = {*figures} & {*settings, "epochs"}  # which alone is taken for the setting
+    known = [f"{SETTING}{name}" if name in both else name for name in settings]
+    spreads = [f"{FIGURE if name in both else ''}{name}{end}" for name in figures for end in ("", "_min", "_max")]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*settings, "runs", "failed", "marks", "speedup", "efficiency", "metric", *spreads])
+    writer.writerow([*known, "runs", "failed", "marks", "speedup", "efficiency", "metric", "power_provenance", *spreads])
     for case in cases:
         found = [case.figures.get(name) for name in figures]
         values = [v for s in found for v in (("", "", "") if s is None else (s.median, s.low, s.high))]
         rate = ("", "") if case.scaled is None else (case.scaled.speedup, case.scaled.efficiency)
-        known = [_csv_value(case.settings.get(name)) for name in settings]
-        writer.writerow([*known, case.runs, case.failed, "; ".join(case.marks), *rate, case.metric, *values])
+        given = [_csv_value(case.settings.get(name)) for name in settings]
+        told = [case.runs, case.failed, "; ".join(case.marks), *rate, case.metric, case.provenance]
+        writer.writerow([*given, *told, *values])
     return stream.getvalue().rstrip("\n")
 
 

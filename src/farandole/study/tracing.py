@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from farandole.errors import FarandoleError
@@ -15,9 +15,10 @@ from farandole.observe import timeline
 from farandole.observe.analysis import analyse
 from farandole.observe.observing import observing_environment
 
-__all__ = ["merge_watched", "recording_environment", "trace_figures"]
+__all__ = ["TRACED", "merge_watched", "recording_environment", "trace_figures"]
 
-_NAMES = ("comm_s", "exposed_s", "wait_s", "data_stall_s")
+TRACED = ("comm_s", "exposed_s", "wait_s", "data_stall_s", "forward_s", "backward_s", "optimizer_s")
+"""Figures that a timeline has of every rank; null where a framework does not show them."""
 _FILE = "timeline.json"
 
 
@@ -33,15 +34,28 @@ def merge_watched(run: Path) -> None:
     timeline.merge_parts((run / _FILE).absolute())
 
 
-def trace_figures(run: Path) -> tuple[Mapping[str, float], str]:
-    """Means over the ranks, and why there are none where that is so."""
+def trace_figures(run: Path) -> tuple[dict[str, float | None], dict[str, str]]:
+    """Means over the ranks, those of the phases that were marked included; null ones, and by name why they are."""
     file = next((run / name for name in (_FILE, f"{_FILE}.gz") if (run / name).exists()), None)
     if file is None:
-        return {}, "the run has left no timeline"
+        return _nothing("the run has left no timeline")
     try:
         ranks = analyse(file)["ranks"]
     except (FarandoleError, ValueError, KeyError, OSError) as error:
-        return {}, f"the timeline cannot be read: {error}"
+        return _nothing(f"the timeline cannot be read: {error}")
     if not ranks:
-        return {}, "the timeline shows no rank"
-    return {name: statistics.fmean(rank[name] for rank in ranks) for name in _NAMES}, ""
+        return _nothing("the timeline shows no rank")
+    phases = dict.fromkeys(name for rank in ranks for name in rank["phases"])
+    marked = {f"{phase}_s": _mean([rank["phases"].get(phase) for rank in ranks]) for phase in phases}
+    reasons = {name: why for rank in ranks for name, why in rank["reasons"].items()}
+    return marked | {name: _mean([rank[name] for rank in ranks]) for name in TRACED}, reasons
+
+
+def _nothing(reason: str) -> tuple[dict[str, float | None], dict[str, str]]:
+    return dict.fromkeys(TRACED), dict.fromkeys(TRACED, reason)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of the ranks that show it: a framework may hide a part of its steps."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

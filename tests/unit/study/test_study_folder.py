@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from farandole.errors import DataError
+from farandole.report.reading import read_folder
 from farandole.study.folder import StudyFolder
 from farandole.study.points import Point
 
@@ -41,6 +42,19 @@ def test_what_is_done_is_not_missing_and_what_failed_is_tried_again(folder: Stud
     assert folder.missing([ONE, TWO]) == []
     assert [one["status"] for one in folder.results()] == ["ok", "failed", "ok"], "every attempt is kept"
     assert folder.missing([Point(settings={"ranks": 1}, repeat=1)]), "a further repeat is another measurement"
+
+
+def test_table_and_page_take_the_same_attempt(folder: StudyFolder) -> None:
+    """Two jobs of one point: the one that failed was the last to be collected."""
+    tried = [result(ONE, figures={"total_s": at}) for at in (1.0, 2.0)]
+    folder.append(*tried, result(ONE, "failed"), result(TWO, "failed", reason="a"), result(TWO, "failed", reason="b"))
+    counted = folder.last_results()
+    assert counted[ONE.key, 0]["figures"] == {"total_s": 2.0} and counted[TWO.key, 0]["reason"] == "b"
+    assert folder.missing([ONE, TWO]) == [TWO]
+    shown = read_folder(folder.path).attempts
+    assert [(one.ok, one.reason, one.figures) for one in shown] == [
+        (one["status"] == "ok", one["reason"], one["figures"]) for one in counted.values()
+    ]
 
 
 def test_a_cut_last_line_is_dropped_and_said(folder: StudyFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +98,14 @@ def test_a_study_can_be_extended(folder: StudyFolder) -> None:
     folder.write_plan(plan(ONE, four))
     assert [point["settings"]["ranks"] for point in folder.plan()["points"]] == [2, 1, 4]
     assert folder.plan()["created"] == created
+
+
+def test_lists_of_the_command_line_are_the_same_study_again(folder: StudyFolder) -> None:
+    dense = {"dense": (200, 20)}  # what --set dense=200,20 is
+    path = StudyFolder(folder.path.with_name("lists"))
+    for _ in range(2):
+        path.write_plan(plan(ONE, fixed=dense))
+    assert path.plan()["fixed"] == {"dense": [200, 20]}
 
 
 def test_every_attempt_has_a_folder_of_its_own(folder: StudyFolder) -> None:

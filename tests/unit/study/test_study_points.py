@@ -8,7 +8,9 @@ import pytest
 from farandole.cli import _parser
 from farandole.errors import SettingsError
 from farandole.study.estimate import Estimate
-from farandole.study.pointrun import command_words, marks_of
+from farandole.study.folder import StudyFolder
+from farandole.study.options import _check_nodes
+from farandole.study.pointrun import PointRunner, command_words, marks_of
 from farandole.study.points import expand
 from farandole.study.settings import StudySettings, read_toml
 from farandole.train.command import _values
@@ -86,11 +88,24 @@ def test_hosts_are_filled_one_after_the_other() -> None:
         ({"hosts": "a:1,b:2"}, "4 ranks, and a:1,b:2 has room for 3"),
         ({"hosts": "a:4", "ranks_per_node": 2}, "leave the other out"),
         ({"hosts": "a:x"}, "whole number from 1"),
+        ({"hosts": "a:4", "benchmark": "", "command": "mpiexec -n {ranks} x"}, "it has to name the hosts"),
     ],
 )
 def test_hosts_that_cannot_take_the_ranks(given: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         study(axes={"ranks": [4]}, **given).points()
+
+
+def test_ranks_are_divided_among_nodes_only_where_there_are_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE"):
+        monkeypatch.delenv(name, raising=False)
+    divided = study(ranks_per_node=1)
+    with pytest.raises(SettingsError, match=r"--ranks-per-node 1: there are no nodes.*--submit sbatch.*--hosts a:2,b:2"):
+        _check_nodes(divided, None)
+    _check_nodes(divided, "sbatch")
+    (tmp_path / "nodes").write_text("a\nb\n")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
+    _check_nodes(divided, None)
 
 
 def test_a_program_of_the_user_s() -> None:
@@ -116,6 +131,15 @@ def test_a_program_of_the_user_s() -> None:
         ({"benchmark": "nt4"}, "nt3, p1b1, p1b2, p1b3"),
         ({"command": "x"}, "one of both"),
         ({"repeats": 0}, "repeats=0"),
+        ({"repeats": "3"}, "repeats='3': expected a whole number"),
+        ({"ranks_per_node": -1}, "ranks_per_node=-1"),
+        ({"title": 3}, "title=3: expected text"),
+        ({"kind": ["strong"]}, "expected text"),
+        ({"settings": {"epochs": {1, 2}}}, "epochs=.*expected numbers"),
+        ({"axes": {"emulate_ranks": ["8"]}, "settings": {"ranks": "auto"}}, "emulate_ranks='8': expected whole numbers"),
+        ({"benchmark": "", "command": "python 'x"}, "--command python 'x: No closing quotation"),
+        ({"benchmark": "", "command": "  "}, "--command is blank"),
+        ({"benchmark": "", "command": "python {typo}"}, "{typo} is no setting of the study; there are ranks"),
         ({"axes": {"ranks": [3]}}, "3 ranks.*16 epochs do not divide"),
         ({"settings": {"epoch": 1}}, "unknown.*epochs"),
     ],
@@ -133,6 +157,11 @@ def test_what_cannot_work_is_refused_before_anything_runs(given: dict[str, Any],
         ("benchmark = 'nt3'", "kind is missing"),
         ("kind = ", "no TOML"),
         ("kind = 'strong'\naxes = 3", "must be a table"),
+        ("kind = 'strong'\nout = 3", "out=3: expected a folder"),
+        ("kind = 'loaders'", "benchmarks is missing"),
+        ("kind = 'loaders'\nbenchmarks = 'nt3'", "benchmarks='nt3': expected a list"),
+        ("kind = 'loaders'\nbenchmarks = ['nt3']\nranks = ['1']", "ranks=.*expected a list"),
+        ("kind = 'loaders'\nbenchmarks = ['nt3']\nrepeats = '3'", "repeats='3': expected a whole number"),
     ],
 )
 def test_a_study_file_s_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
@@ -140,6 +169,34 @@ def test_a_study_file_s_mistakes_are_named(tmp_path: Path, text: str, said: str)
     file.write_text(text)
     with pytest.raises(SettingsError, match=said):
         read_toml(file)
+
+
+@pytest.mark.parametrize("option", [["--hosts", "a:1"], ["--submit", "sbatch"], ["--ranks-per-node", "2"], ["--scalars", "wandb"]])
+def test_loaders_are_measured_here(tmp_path: Path, option: list[str]) -> None:
+    file = tmp_path / "loaders.toml"
+    file.write_text("kind = 'loaders'\nbenchmarks = ['nt3']\n")
+    options = _parser().parse_args(["study", str(file), *option, "--dry-run"])
+    with pytest.raises(SettingsError, match=f"{option[0]}: .* Leave it out"):
+        options.run(options)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--scalars", "tensorbord"], "unknown. Use one of tensorboard, mlflow, wandb"),
+        (["--scalars", "wandb"], "not installed. Type: pip install wandb"),
+        (["--scalars", "tensorboard", "--submit", "sbatch"], "study table s --scalars tensorboard"),
+    ],
+)
+def test_scalars_that_cannot_be_written_are_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("farandole.study.scalars.find_spec", lambda package: None)
+    options = _parser().parse_args(["study", "strong", "--command", "true", "--ranks", "1", "--out", "s", *words])
+    with pytest.raises(SettingsError, match=said):
+        options.run(options)
+    assert not (tmp_path / "s").exists()
 
 
 def test_options_go_over_a_study_file(tmp_path: Path) -> None:
@@ -153,6 +210,25 @@ def test_marks() -> None:
     settings = {"ranks": 1000, "nodes": 1, "emulate_ranks": 2000}
     assert marks_of(settings, {"power_provenance": "modelled"}) == ["oversubscribed", "emulated ranks", "modelled power"]
     assert marks_of({"ranks": 1000, "nodes": 500}, {"power_provenance": "none"}) == []
+
+
+@pytest.mark.parametrize("hosts", ["big:8", "big:4,other:4"])
+def test_of_other_machines_neither_cores_nor_meters_are_known_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: str
+) -> None:
+    monkeypatch.setattr("farandole.study.points.usable_cores", lambda: 2)
+    monkeypatch.setattr("farandole.study.pointrun.command_words", lambda *given: ["true"])
+    monkeypatch.setattr("farandole.observe.power.discover.find_sensors", lambda root: pytest.fail("sampled for nothing"))
+    (point,) = StudySettings(kind="strong", command="train", axes={"ranks": [8]}, hosts=hosts).points()
+    found = PointRunner(folder=StudyFolder(tmp_path), kind="strong", hosts=hosts).run(point)
+    assert found["status"] == "ok" and found["marks"] == []
+    assert found["figures"]["cpu_s"] is None and "other machines" in found["reasons"]["cpu_s"]
+    assert found["figures"]["energy_j"] is None and "a program of your own is sampled only" in found["reasons"]["energy_j"]
+
+
+def test_hosts_that_are_this_machine_are_known() -> None:
+    assert marks_of({"ranks": 1000, "nodes": 1}, {}, "localhost:1000,b:1") == ["oversubscribed"]
+    assert marks_of({"ranks": 1000, "nodes": 1}, {}, "b:1000,localhost:1") == []
 
 
 def test_estimates_learn() -> None:

@@ -33,7 +33,7 @@ def test_scripts(tmp_path: Path, system: str, asked: list[str], how: str) -> Non
     assert len(lines) == 2 and all(line.startswith(how) for line in lines)
     script = (tmp_path / "scripts" / f"{points[0].name}.{system}").read_text()
     assert script.startswith("#!/bin/bash\n") and [line for line in asked if f"{line}\n" not in script] == []
-    assert script.endswith(f"-m farandole study point {tmp_path} {points[0].name}\n")
+    assert script.splitlines()[-1].startswith("exec ") and script.endswith(f"-m farandole study point {tmp_path} {points[0].name}\n")
 
 
 def test_an_unknown_system_is_refused() -> None:

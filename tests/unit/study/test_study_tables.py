@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from farandole.study.collecting import collect
 from farandole.study.figures import FIGURES, energy_figures, figures_of_command, figures_of_run
 from farandole.study.folder import StudyFolder
 from farandole.study.importing import import_figures, papers_tables
+from farandole.study.pointrun import PointRunner
 from farandole.study.points import Point
 from farandole.study.table import FORMATS, as_table
 from repository import ROOT
@@ -85,19 +87,37 @@ def test_markdown_and_latex_have_every_column() -> None:
 
 
 def test_csv_can_be_imported_again(tmp_path: Path) -> None:
-    text = as_table(PLAN, cases(), "csv")
-    rows = list(csv.DictReader(io.StringIO(text)))
-    assert [(row["total_s"], row["total_s_min"], row["total_s_max"]) for row in rows][1] == ("55.0", "50.0", "60.0")
+    more: dict[str, Any] = {"settings": {"epochs": 384}, "figures": {"epochs": 192, "power_provenance": "measured-node"}}
+    made = [*RESULTS, result(4, 30.0, marks=["oversubscribed"], **more), result(8, 9.0, status="failed", reason="boom", figures={})]
+    before = cases_of("strong", made)
+    text = as_table(PLAN, before, "csv")
+    head, *rows = csv.reader(io.StringIO(text))
+    assert len({*head}) == len(head) and {len(row) for row in rows} == {len(head)}
+    row = dict(zip(head, rows[1]))
+    assert (row["total_s"], row["total_s_min"], row["total_s_max"]) == ("55.0", "50.0", "60.0")
     file = tmp_path / "numbers.csv"
     file.write_text(text)
+    again = cases_of("strong", import_figures(str(file), tmp_path / "study", None).results())
+    for old, new in zip(before, again, strict=True):
+        assert new.settings == {name: value for name, value in old.settings.items() if value is not None}
+        assert {name: spread.median for name, spread in new.figures.items()} == {n: s.median for n, s in old.figures.items()}
+        assert (new.provenance, new.modelled, {*new.marks}) == (old.provenance, old.modelled, {"imported", *old.marks})
+    assert again[1].scaled is not None and [case.runs for case in again] == [1, 1, 1, 0]
+
+
+def test_watts_of_unknown_origin_are_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "numbers.csv").write_text("ranks,power_w\n1,20\n")
     with pytest.raises(DataError, match="power_provenance"):
+        import_figures(str(tmp_path / "numbers.csv"), tmp_path / "bad", None)
+
+
+def test_a_comma_too_many_is_no_cell(tmp_path: Path) -> None:
+    file = tmp_path / "numbers.csv"
+    file.write_text("ranks,total_s,\n1,20,\n2,10,,\n")
+    assert [one["figures"]["total_s"] for one in import_figures(str(file), tmp_path / "good", None).results()] == [20, 10]
+    file.write_text("ranks,total_s\n1,20,7\n")
+    with pytest.raises(DataError, match="line 2: 7 has no column"):
         import_figures(str(file), tmp_path / "bad", None)
-    named = [f"{line},{'power_provenance' if at == 0 else 'modelled'}" for at, line in enumerate(text.splitlines())]
-    file.write_text("\n".join(named))
-    folder = import_figures(str(file), tmp_path / "study", None)
-    again = cases_of("strong", folder.results())
-    assert [case.median("total_s") for case in again] == [101, 55]
-    assert again[1].scaled is not None and again[1].modelled and "imported" in again[1].marks
 
 
 def test_failed_points_are_shown() -> None:
@@ -143,6 +163,15 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     assert {"wait_s", "data_stall_s"} <= {*found.reasons} <= unknown
 
 
+def test_the_energy_delay_product_is_of_the_time_the_energy_is_of(tmp_path: Path) -> None:
+    """On one node that is longer than the run, on several shorter."""
+    a_run(tmp_path / "run")
+    found = figures_of_run(tmp_path / "run")
+    told = {"energy_j": 300.0, "mean_w": 30.0, "duration_s": 10.0, "reason": "", "provenance": "measured-node"}
+    energy_figures(found, told)
+    assert found.values["edp_js"] == 3000.0 == found.values["energy_j"] ** 2 / found.values["power_w"]
+
+
 def test_a_run_without_a_record_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has left no record"):
         figures_of_run(tmp_path)
@@ -152,8 +181,23 @@ def test_figures_of_a_program_of_the_user_s() -> None:
     found = figures_of_command(9.0, {"load": 2.0, "other": 1.0}, {"loss": 0.5})
     assert (found.values["total_s"], found.values["load_s"], found.values["loss"]) == (9.0, 2.0, 0.5)
     assert found.reasons["accuracy"] == "the program has not told it" and "loss" not in found.reasons
+    diverged = figures_of_command(9.0, {}, {"loss": float("nan")})
+    assert diverged.values["loss"] is None and "no number" in diverged.reasons["loss"], "JSON has no NaN"
     with pytest.raises(DataError, match="unknown figure speed; known: total_s"):
         figures_of_command(9.0, {}, {"speed": 1})
+
+
+@pytest.mark.parametrize(
+    "told", [{"samples": "100"}, {"test_accuracy": "0.9"}, {"loss": [1.0]}, {"loss": True}, {"metric": 3}, {"samples": 0}]
+)
+def test_figures_of_the_wrong_type_fail_the_point_alone(tmp_path: Path, told: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=f"figure {next(iter(told))}=.*expected"):
+        figures_of_command(9.0, {}, told)
+    folder = StudyFolder(tmp_path)
+    program = f"echo '{json.dumps(told)}' > $FARANDOLE_FIGURES"
+    point = Point(settings={"command": f"sh -c {shlex.quote(program)} {{ranks}}", "ranks": 1, "nodes": 1})
+    found = PointRunner(folder=folder, kind="strong", power=False).run(point)
+    assert found["status"] == "failed" and "expected" in found["reason"]
 
 
 def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +214,7 @@ def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", f"{sacct.parent}:{os.environ['PATH']}")
     assert (collect(folder), collect(folder)) == (1, 0)
     (found,) = folder.results()
-    assert (found["figures"]["energy_j"], found["figures"]["power_w"]) == (640.0, 64.0)
+    assert [found["figures"][name] for name in ("energy_j", "power_w", "edp_js")] == [640.0, 64.0, 6400.0]
     assert found["figures"]["power_provenance"] == "measured-node" and found["marks"] == ["energy from sacct"]
 
 
