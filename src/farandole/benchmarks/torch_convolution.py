@@ -22,7 +22,7 @@ def convolve(values: Any, kernel: Any, bias: Any, stride: int, *, rectify: bool)
     """(batch, length, channels), (width, channels, filters) and (filters,) -> (batch, places, filters)."""
     image, weight = _as_image(values), _as_image(kernel.permute(2, 0, 1)).contiguous(memory_format=torch.channels_last)
     if image.shape[3] > _LONG and image.requires_grad:
-        found = _LongConvolution.apply(image, weight, bias, stride)
+        found = _LongConvolution.apply(image, weight, bias, stride)  # type: ignore[no-untyped-call]
     else:
         found = functional.conv2d(image, weight, bias, stride=(1, stride))
     # Nobody else has seen the result: to change it saves memory, and a pass over it.
