@@ -21,7 +21,7 @@ FIGURES = {
     "preprocess_s": "labels, scaling, splitting",
     "build_s": "the model and its optimizer",
     "broadcast_s": "every rank gets rank 0's weights, with the wait for ranks that load longer",
-    "train_s": "epochs with validation",
+    "train_s": "epochs with validation; of a program that marks no phases, from its first step to its last",
     "evaluate_s": "the test data",
     "save_s": "comparing and writing the model",
     "epoch_s": "an epoch with validation, median",
@@ -106,8 +106,13 @@ def _communication(record: Mapping[str, Any]) -> dict[str, Any]:
 def add_trace(figures: Figures, run: Path) -> None:
     """What the timeline shows and the run has not told itself."""
     found, reason = trace_figures(run)
-    missing = [name for name in ("comm_s", "exposed_s", "wait_s", "data_stall_s") if figures.values[name] is None]
-    figures.add({name: found.get(name) for name in missing}, reason)
+    told = figures.values
+    # A run that tells itself what training waited for tells it of gradients; the timeline has all collectives.
+    shown = {name: name for name in ("comm_s", "exposed_s", "data_stall_s")}
+    shown["wait_s"] = "wait_s" if told["exposed_s"] is None else "gradient_wait_s"
+    if all(told[f"{phase}_s"] is None for phase in _PHASES):
+        shown["train_s"] = "training_s"
+    figures.add({name: found.get(of) for name, of in shown.items() if told[name] is None}, reason)
 
 
 def _quality(record: Mapping[str, Any]) -> dict[str, Any]:

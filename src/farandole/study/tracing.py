@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from farandole.errors import FarandoleError
@@ -17,7 +17,7 @@ from farandole.observe.observing import observing_environment
 
 __all__ = ["merge_watched", "recording_environment", "trace_figures"]
 
-_NAMES = ("comm_s", "exposed_s", "wait_s", "data_stall_s")
+_NAMES = ("comm_s", "exposed_s", "wait_s", "gradient_wait_s", "data_stall_s", "training_s")
 _FILE = "timeline.json"
 
 
@@ -33,8 +33,8 @@ def merge_watched(run: Path) -> None:
     timeline.merge_parts((run / _FILE).absolute())
 
 
-def trace_figures(run: Path) -> tuple[Mapping[str, float], str]:
-    """Means over the ranks, and why there are none where that is so."""
+def trace_figures(run: Path) -> tuple[Mapping[str, float | None], str]:
+    """Means over the ranks, and why some are not known where that is so."""
     file = next((run / name for name in (_FILE, f"{_FILE}.gz") if (run / name).exists()), None)
     if file is None:
         return {}, "the run has left no timeline"
@@ -44,4 +44,10 @@ def trace_figures(run: Path) -> tuple[Mapping[str, float], str]:
         return {}, f"the timeline cannot be read: {error}"
     if not ranks:
         return {}, "the timeline shows no rank"
-    return {name: statistics.fmean(rank[name] for rank in ranks) for name in _NAMES}, ""
+    reasons = [reason for rank in ranks for reason in rank["reasons"].values()]
+    return {name: _mean([rank[name] for rank in ranks]) for name in _NAMES}, next(iter(reasons), "")
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None

@@ -56,10 +56,10 @@ def test_hidden_exposed_and_waited_for(tmp_path):
         ],
     ]
     found = merged(tmp_path / "t.json", *ranks)
-    names = ("comm_s", "exposed_s", "hidden_s", "wait_s", "data_stall_s", "optimizer_s")
+    names = ("comm_s", "exposed_s", "hidden_s", "wait_s", "gradient_wait_s", "data_stall_s", "optimizer_s", "training_s")
     # Two threads at once are one time: communication from 10 to 30.
-    assert list(figures(found["ranks"][0], *names).values()) == [20, 10, 10, 6, 2, 3]
-    assert list(figures(found["ranks"][1], *names).values()) == [14, 4, 10, 0, 0, 3]
+    assert list(figures(found["ranks"][0], *names).values()) == [20, 10, 10, 6, 6, 2, 3, 33]
+    assert list(figures(found["ranks"][1], *names).values()) == [14, 4, 10, 0, 0, 0, 3, 33]
     assert [rank["steps"] for rank in found["ranks"]] == [[pytest.approx(0.033)]] * 2
     assert found["residual_s"] == 0 and found["condensed"] is None
     assert [(b["rank"], b["name"]) for b in found["bands"]] == [(0, "train"), (1, "train")]
@@ -78,9 +78,10 @@ def test_collectives_by_name_are_exposed_unless_nobody_waits_for_them(tmp_path):
         [("broadcast.w", "NEGOTIATE_BROADCAST", 45, 50), ("broadcast.w", "BROADCAST", 50, 60)],
     ]
     found = merged(tmp_path / "t.json", *ranks)
-    names = ("comm_s", "exposed_s", "hidden_s", "wait_s")
-    assert list(figures(found["ranks"][0], *names).values()) == [20, 60, 10, 45]
-    assert list(figures(found["ranks"][1], *names).values()) == [10, 15, 0, 0]
+    names = ("comm_s", "exposed_s", "hidden_s", "wait_s", "gradient_wait_s")
+    assert list(figures(found["ranks"][0], *names).values()) == [20, 60, 10, 45, 0]
+    assert list(figures(found["ranks"][1], *names).values()) == [10, 15, 0, 0, 0]
+    assert found["ranks"][0]["training_s"] is None
     rows = {row["name"]: (row["calls"], round(row["seconds"] * 1e3, 3)) for row in found["components"]}
     assert rows["broadcast"] == (1, 10) and rows["allreduce"] == (0.5, 5)
 

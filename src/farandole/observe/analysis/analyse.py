@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.observe.analysis.components import components_of
-from farandole.observe.analysis.figures import Figures, Kinds, Wait, awaited, waits_of
+from farandole.observe.analysis.figures import Figures, Kinds, Wait, awaited, is_of_gradients, waits_of
 from farandole.observe.analysis.reading import RankSpans, Trace, read
 from farandole.observe.analysis.spans import Span, union
 
@@ -63,9 +63,11 @@ def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[
     steps = sorted((span for span in rank.spans if _is_step(span)), key=lambda span: span.start_s)
     figures = Kinds.of(rank.spans).whole()
     figures.wait_s = sum(_waited(wait, last) for wait in waits)
+    gradient_wait_s = sum(_waited(wait, last) for wait in waits if is_of_gradients(wait))
     for summed in [rank.condensed.get("outside"), *(step.args.get("s") for step in steps)]:
         if summed:
             figures += Figures(*summed)
+            gradient_wait_s += Figures(*summed).wait_s  # merging sums up no other waits
     unseen = _unseen(rank.spans)
     return {
         "rank": number,
@@ -78,9 +80,11 @@ def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[
         "exposed_s": figures.exposed_s,
         "hidden_s": figures.hidden_s,
         "wait_s": figures.wait_s,
+        "gradient_wait_s": gradient_wait_s,
         **{figure: None if figure in unseen else getattr(figures, figure) for figure in _PARTS_OF_STEPS.values()},
         "reasons": unseen,
         "total_s": _extent(rank.spans),
+        "training_s": _extent(steps) if steps else None,
     }
 
 
