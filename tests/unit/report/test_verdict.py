@@ -129,6 +129,17 @@ def test_a_busy_machine_and_uncommitted_changes_are_told(tmp_path: Path) -> None
     assert chips["source"].value.endswith(" + changes")
 
 
+def test_a_script_of_the_user_s_is_told_what_it_waits_for(tmp_path: Path) -> None:
+    """It marks no phases: what is known is the time, and what its trace has shown."""
+    make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False, power="none"))
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    for line, total_s, exposed_s in zip(lines, (40.0, 35.0), (0.0, 14.0)):
+        line["figures"] = {"total_s": total_s, "exposed_s": exposed_s, "wait_s": 0.0, "data_stall_s": 0.0}
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (verdict,) = content_of(read_folder(tmp_path), None).verdicts
+    assert "57% on 2; waiting for allreduce costs most (40% of the time on 2)" in verdict
+
+
 def test_others_tables_without_totals_are_shown_by_what_they_have(tmp_path: Path) -> None:
     make_study(tmp_path, Shape(ranks=(1, 2, 4), repeats=1, trace=False, power="none"))
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]

@@ -126,7 +126,7 @@ def efficiency_figure(scalings: Sequence[Scaling[Point]], label: str, *, weak: b
     base = scalings[0]
     of, per = f"{label}: " if label else "", "Work of each rank's own" if weak else "Shared work"
     untold = "" if any("allreduce" in one.excess_s for one in scalings[1:]) else (
-        " Communication is part of computing: no run says how long training waited for it (exposed_s)."
+        " Communication is not told apart: no run says how long training waited for it (exposed_s)."
     )  # fmt: skip
     gained = max(scalings, key=lambda one: one.gained_s / one.time_s)
     net = (
