@@ -140,7 +140,8 @@ def sampling_of(run: Path) -> Sampling | None:
     )
 
 
-_NOT_TYPED = frozenset({"benchmark", "output_dir", "work", "make_data", "emulate_ranks"})
+_NOT_TYPED = frozenset({"benchmark", "output_dir", "work", "make_data", "emulate_ranks", "checkpoint_dir", "resume"})
+"""Said in another way, or folders of the run that was: another one begins anew, in folders of its own."""
 
 
 def command_of(record: Mapping[str, Any]) -> str | None:
@@ -152,6 +153,13 @@ def command_of(record: Mapping[str, Any]) -> str | None:
     words += ["--make-data"] if settings.get("make_data") else []
     words += ["--emulate-ranks", str(settings["emulate_ranks"])] if settings.get("emulate_ranks") else []
     for name, value in settings.items():
-        if name not in _NOT_TYPED and value is not None and value != "":
-            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
+        if name not in _NOT_TYPED and value != "" and _is_said(name, settings):
+            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) and value else [value])]
     return shlex.join(words)
+
+
+def _is_said(name: str, settings: Mapping[str, Any]) -> bool:
+    """Folders have no word for None; any option of checkpoints asks for some."""
+    if name == "data_dir":
+        return settings[name] is not None
+    return bool(settings.get("checkpoint_every")) or not name.startswith("checkpoint_")

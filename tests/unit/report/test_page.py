@@ -137,19 +137,35 @@ def test_200_points_are_quick_and_light(tmp_path: Path) -> None:
     assert "5 of 8 configurations are drawn" in path.read_text()
 
 
-def test_the_command_of_a_run_has_every_setting_and_is_understood() -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"benchmark": name} for name in ("nt3", "p1b1", "p1b2", "p1b3")),
+        {"benchmark": "nt3", "preset": "test", "dense": [30, 10], "work": "weak", "emulate_ranks": 8, "learning_rate": None},
+        {"benchmark": "p1b2", "preset": "paper", "make_data": True, "dense": [], "checkpoint_best": "val_loss", "checkpoint_keep": 2},
+        {"benchmark": "p1b3", "data_dir": "a b", "conv": [10, 10, 5], "cell_features": ["mirna", "proteome"], "loader": "pandas"},
+    ],
+)
+def test_the_command_of_a_run_makes_the_same_run(given: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     from farandole.cli import main
+    from farandole.train import command
     from farandole.train.settings import RunSettings
 
-    given = RunSettings.from_flat({"benchmark": "nt3", "preset": "test", "dense": [30, 10], "work": "weak"}).as_flat()
-    words = shlex.split(command_of({"benchmark": "nt3", "ranks": 3, "settings": given}) or "")
-    assert words[:6] == ["farandole", "run", "nt3", "-n", "3", "--weak"]
-    assert words[words.index("--dense") + 1 : words.index("--dense") + 3] == ["30", "10"]
-    typed = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
-    assert {name for name, value in given.items() if value is not None and value != ""} - typed <= {
-        "benchmark", "output_dir", "make_data", "work", "emulate_ranks"
-    }  # fmt: skip
-    assert main([*words[1:], "--list"]) == 0
+    found: list[RunSettings] = []
+    ranks: list[int] = []
+
+    def remember(settings: RunSettings, folder: Path, options: dict[str, int], *_: object) -> int:
+        found.append(settings)
+        ranks.append(options["ranks"])
+        return 1
+
+    monkeypatch.setattr(command, "_on_new_ranks", remember)
+    settings = RunSettings.from_flat(given).as_flat()
+    words = shlex.split(command_of({"benchmark": given["benchmark"], "ranks": 3, "settings": settings}) or "")
+    assert main(words[1:]) == 1
+    (again,) = found
+    assert ranks == [3]
+    assert {**again.as_flat(), "output_dir": None} == {**settings, "output_dir": None}
 
 
 def test_the_command_writes_the_page_and_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
