@@ -61,8 +61,6 @@ def _times(record: Mapping[str, Any]) -> dict[str, Any]:
         "comm_bytes": _mean(sent.get("bytes")),
         "comm_s": _mean(sent.get("seconds")),
         "exposed_s": _mean(sent.get("exposed_s")),
-        "wait_s": _mean(sent.get("wait_s")),
-        "data_stall_s": _mean(record.get("data_stall_s")),
         "peak_bytes": max((record.get("memory") or {}).get("peak_bytes") or [0]) or None,
         "parameters": record.get("parameters"),
         "epochs": (record.get("plan") or {}).get("epochs"),
@@ -72,13 +70,14 @@ def _times(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _quality(record: Mapping[str, Any]) -> dict[str, Any]:
-    final = record.get("final") or {}
+    final, metric = record.get("final") or {}, str(record.get("metric") or "accuracy")
     train, test = final.get("train") or {}, final.get("test") or {}
     return {
         "loss": train.get("loss"),
-        "accuracy": train.get("accuracy"),
+        "accuracy": train.get(metric),
         "test_loss": test.get("loss"),
-        "test_accuracy": test.get("accuracy"),
+        "test_accuracy": test.get(metric),
+        "metric": metric,
     }
 
 

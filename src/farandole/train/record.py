@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole import __version__
+from farandole.benchmarks import benchmark
 from farandole.observe.environment import environment
 from farandole.train.session import Result
 from farandole.train.settings import RunSettings
@@ -48,6 +49,7 @@ def make_record(settings: RunSettings, result: Result, *, started_s: float) -> d
         "step_s": _summary(_steps(first.batch_s, plan.passes)),
         "samples_per_s": _samples_per_s(result),
         "epochs": [_epoch(record) for record in result.epochs],
+        "metric": benchmark(settings.benchmark).watched,
         "final": _final(result),
         "communication": _communication(result),
         "memory": {

@@ -120,6 +120,26 @@ def test_a_single_run_has_its_own_page(tmp_path: Path) -> None:
     assert "allreduce" in page.inside["components"]
 
 
+def test_the_metric_of_a_run_is_the_one_its_benchmark_is_judged_by(tmp_path: Path) -> None:
+    record = json.loads((make_run(tmp_path, trace=False) / "run.json").read_text())
+    final = {"train": {"loss": 0.1, "accuracy": 0.91, "r2": 0.62}, "test": {"loss": 0.2, "accuracy": 0.9, "r2": 0.583}}
+    (tmp_path / "run.json").write_text(json.dumps({**record, "benchmark": "p1b3", "metric": "r2", "final": final}))
+    page = Page(write_report(tmp_path))
+    assert 'data-name="test r2"' in page.source and 'data-name="test accuracy"' not in page.source
+    assert "0.583" in page.inside["results"] and "0.900" not in page.inside["results"]
+    assert "test r2 0.583" in page.source
+
+
+def test_the_local_batch_is_the_one_that_was_trained_with(tmp_path: Path) -> None:
+    """Rules of batch scaling make it another one than was set."""
+    folder = make_study(tmp_path, Shape(ranks=(4,), batch_sizes=(10, 20), repeats=1, trace=False, kind="batch"))
+    text = (folder / "results.jsonl").read_text()
+    assert 'data-name="local batch"' not in Page(write_report(folder)).source, "it is the axis"
+    (folder / "results.jsonl").write_text(text.replace('"local_batch": 20', '"local_batch": 80'))
+    page = Page(write_report(folder))
+    assert 'data-name="local batch"' in page.source and 'data-v="80"' in page.source
+
+
 def test_words_of_others_stay_text(tmp_path: Path) -> None:
     hostile = "</script><img src=x onerror=alert(1)><!--"
     page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False, title=hostile))))

@@ -8,7 +8,7 @@ from farandole.report.chart import Frame, Scale, label_width, log_ticks, svg, te
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart, marker
 from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption
-from farandole.report.groups import Axis, Point, Series
+from farandole.report.groups import Axis, Point, Series, metric_of
 from farandole.report.markup import Markup, tag
 from farandole.report.numbers import number, plain, prefix_for, quantity, seconds
 from farandole.report.reading import Study
@@ -27,14 +27,8 @@ def quality_of(points: Sequence[Point]) -> tuple[str, str] | None:
     """The figure that says best how good the models are, and its name."""
     for figure, words in _MEASURES:
         if any(point.values(figure) for point in points):
-            return figure, words.format(metric=_metric(points))
+            return figure, words.format(metric=metric_of(points))
     return None
-
-
-def _metric(points: Sequence[Point]) -> str:
-    """What `accuracy` is: some benchmarks have a correlation or R2 there."""
-    told = [str(attempt.figures["metric"]) for point in points for attempt in point.attempts if attempt.figures.get("metric")]
-    return told[0].replace("_", " ") if told else "accuracy"
 
 
 def accuracy_figure(study: Study, series: Sequence[Series], axis: Axis) -> Figure:
