@@ -36,7 +36,7 @@ def attempt_of_run(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
         "run": ".",
         "marks": _marks(record, figures),
         "figures": figures,
-        "reasons": {} if power else {"energy_j": "power was not sampled: there is no power.json"},
+        "reasons": {} if figures["energy_j"] is not None else {"energy_j": _why_no_energy(power, record)},
     }
 
 
@@ -85,14 +85,28 @@ def _energy(power: Mapping[str, Any] | None, record: Mapping[str, Any]) -> dict[
     if power is None:
         return {"energy_j": None, "power_w": None, "power_provenance": "none"}
     total = _total(power)
-    energy_j, plan = total.get("energy_j"), record.get("plan") or {}
-    samples = (plan.get("samples_per_epoch") or 0) * (plan.get("epochs") or 0)
+    plan, whole = record.get("plan") or {}, not _is_resumed(record)
+    energy_j = total.get("energy_j") if whole else None
+    samples = (plan.get("samples_per_epoch") or 0) * len(record.get("epochs") or [])
     return {
         "energy_j": energy_j,
-        "power_w": total.get("mean_w"),
+        "power_w": total.get("mean_w") if whole else None,
         "energy_per_sample_j": energy_j / samples if energy_j is not None and samples else None,
         "power_provenance": total.get("provenance") or "none",
     }
+
+
+def _is_resumed(record: Mapping[str, Any]) -> bool:
+    """Its seconds and epochs are then those of all starts, its meters were read since the last one."""
+    return bool((record.get("checkpoints") or {}).get("resumed_from"))
+
+
+def _why_no_energy(power: Mapping[str, Any] | None, record: Mapping[str, Any]) -> str:
+    if power is None:
+        return "power was not sampled: there is no power.json"
+    if _is_resumed(record):
+        return "the run has gone on from a checkpoint, and power.json is of its last start alone"
+    return str(_total(power).get("reason") or "power.json has no joules")
 
 
 def _total(power: Mapping[str, Any]) -> Mapping[str, Any]:
