@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farandole.observe.analysis import analyse
+from farandole.observe.analysis import analyse, gaps_of
 from farandole.report.reading import Attempt, Study
 
 __all__ = ["Trace", "trace_of"]
@@ -31,6 +31,8 @@ class Trace:
     """When training waited for it, of every rank."""
     components: list[dict[str, Any]] = field(default_factory=list)
     """Calls and seconds of an average rank, as a profiler lists them."""
+    gaps: list[str] = field(default_factory=list)
+    """What is not in it, in words."""
 
     @property
     def of(self) -> str:
@@ -50,7 +52,7 @@ def trace_of(study: Study) -> Trace:
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         return Trace(reason=f"{path.name} of {attempt.key} cannot be read: {error}")
     names = ("ranks", "residual_s", "power", "bands", "communication", "components")
-    return Trace(attempt=attempt, **{name: told[name] for name in names if told.get(name) is not None})
+    return Trace(attempt=attempt, gaps=list(gaps_of(told)), **{name: told[name] for name in names if told.get(name) is not None})
 
 
 def _file(attempt: Attempt) -> Path | None:

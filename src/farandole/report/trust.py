@@ -32,6 +32,7 @@ def trust_of(study: Study, points: Sequence[Point], trace: Trace) -> list[Item]:
         _coverage(study, samplings),
         _sampler(samplings),
         _clock(trace),
+        _gaps(trace),
         _repeats(study, points),
         _failed(study),
         _oversubscribed(points),
@@ -85,6 +86,13 @@ def _clock(trace: Trace) -> Item:
         name="clock error", value=f"±{quantity(trace.residual_s, 's')}", level="good" if trace.residual_s < 1e-3 else "care",
         words="How far the ranks' clocks may be apart in the trace, after they were aligned.",
     )  # fmt: skip
+
+
+def _gaps(trace: Trace) -> Item | None:
+    if not trace.gaps:
+        return None
+    words = f"What the page shows of the run on {trace.of}, step by step, is of what was recorded: {'; '.join(trace.gaps)}."
+    return Item(name="trace", value="not whole", level="bad", words=words)
 
 
 def _repeats(study: Study, points: Sequence[Point]) -> Item:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from farandole.errors import FarandoleError
 from farandole.observe import timeline
-from farandole.observe.analysis import analyse
+from farandole.observe.analysis import analyse, gaps_of
 from farandole.observe.observing import observing_environment
 
 __all__ = ["merge_watched", "recording_environment", "trace_figures"]
@@ -39,11 +39,14 @@ def trace_figures(run: Path) -> tuple[Mapping[str, float | None], str]:
     if file is None:
         return {}, "the run has left no timeline"
     try:
-        ranks = analyse(file)["ranks"]
+        found = analyse(file)
     except (FarandoleError, ValueError, KeyError, OSError) as error:
         return {}, f"the timeline cannot be read: {error}"
+    ranks = found["ranks"]
     if not ranks:
         return {}, "the timeline shows no rank"
+    if found["dropped_by_rank"]:
+        return {}, f"the timeline is not whole: {'; '.join(gaps_of(found))}"
     reasons = [reason for rank in ranks for reason in rank["reasons"].values()]
     return {name: _mean([rank[name] for rank in ranks]) for name in _NAMES}, next(iter(reasons), "")
 

@@ -10,6 +10,7 @@ from farandole.errors import DataError
 from farandole.observe import timeline
 from farandole.observe.analysis import analyse, as_text
 from farandole.observe.clock import Clock
+from farandole.observe.part import part_path
 
 MS = 1_000_000
 
@@ -90,6 +91,26 @@ def test_phases_stand_still_while_others_inside_them_run(tmp_path):
     spans = [("phases", "load", 10, 30), ("phases", "preprocess", 0, 40), ("phases", "train", 40, 100)]
     (rank,) = merged(tmp_path / "t.json", spans)["ranks"]
     assert {name: round(s * 1e3, 3) for name, s in rank["phases"].items()} == {"preprocess": 20, "load": 20, "train": 60}
+
+
+def test_a_trace_that_is_not_whole_says_so(tmp_path, monkeypatch):
+    path, origin_ns = tmp_path / "t.json", time.monotonic_ns()
+    spans = [("training", f"{number} {'x' * 80}", number, number + 1) for number in range(500)]
+    record(path, 0, 3, spans[:2], origin_ns=origin_ns)
+    monkeypatch.setenv("FARANDOLE_TIMELINE_MAX_MB", "0.02")
+    record(path, 1, 3, spans, origin_ns=origin_ns)
+    part = part_path(path, 0)
+    part.write_bytes(part.read_bytes().split(b'"1 ')[0])
+    timeline.merge_parts(path)
+    found = analyse(path)
+    lost = found["dropped_by_rank"]["1"]["dropped"]
+    torn = sum(found["cut_bytes_by_rank"].values())
+    head = as_text(found).splitlines()[1:5]
+    assert 0 < lost < 500 and torn > 10
+    assert head[0] == "no part of rank 2"
+    assert head[1].startswith(f"recording was cut on rank 1: {lost} events are lost (the limit of 0.02 MB")
+    assert head[2] == "the recording of rank 0 was not ended: its last moments are missing"
+    assert head[3] == f"torn: {torn} bytes of rank 0 cannot be read"
 
 
 def test_drifting_clocks_are_put_right(tmp_path):

@@ -90,6 +90,15 @@ def test_a_trace_that_cannot_be_read_is_a_reason_too(tmp_path: Path) -> None:
     assert "cannot be read" in Page(write_report(folder)).inside["figure-heat"]
 
 
+def test_a_trace_that_is_not_whole_is_told(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, Shape(ranks=(1, 2), repeats=1))
+    for path in folder.rglob("timeline.json"):
+        dropped = {"1": {"dropped": 4_200, "dropped_because": "the limit of 256 MB is reached"}}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "dropped_by_rank": dropped}))
+    page = write_report(folder).read_text()
+    assert "recording was cut on rank 1: 4,200 events are lost (the limit of 256 MB is reached)" in page
+
+
 def test_a_study_without_results_is_a_page(tmp_path: Path) -> None:
     folder = make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False))
     (folder / "results.jsonl").write_text("")

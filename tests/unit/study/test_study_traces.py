@@ -66,6 +66,14 @@ def test_a_program_that_tells_nothing_is_seen_by_its_timeline(tmp_path: Path) ->
     assert marked.values["train_s"] is None, "its phases may lie within its steps"
 
 
+def test_nothing_is_summed_up_of_a_timeline_that_was_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FARANDOLE_TIMELINE_MAX_MB", "0.02")
+    record(tmp_path, [[("training", f"{number} {'x' * 80}", number, number + 1) for number in range(400)]])
+    found = figures_of_command(0.2, {}, {})
+    add_trace(found, tmp_path)
+    assert found.values["exposed_s"] is None and "recording was cut on rank 0" in found.reasons["exposed_s"]
+
+
 def test_what_a_framework_does_not_show_stays_unknown(tmp_path: Path) -> None:
     record(tmp_path, [[("steps", "STEP", 0, 5, {"step": 0}), ("steps", "FIT", 0, 9, {"backend": "tensorflow", "unseen": ["DATA"]})]])
     found = figures_of_command(0.2, {}, {})

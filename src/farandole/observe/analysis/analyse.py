@@ -16,6 +16,9 @@ __all__ = ["analyse"]
 
 _MOST_DRAWN = 2_000  # stretches of communication of a rank: more than a screen has
 _RANKS_DRAWN = 64
+_GAPS: dict[str, Any] = {
+    "missing_ranks": [], "unfinished_ranks": [], "dropped_by_rank": {}, "cut_bytes_by_rank": {}, "ignored_parts": {}, "condensed": None
+}  # fmt: skip
 _PARTS_OF_STEPS = {
     "DATA": "data_stall_s", "FORWARD": "forward_s", "BACKWARD": "backward_s", "OPTIMIZER": "optimizer_s"
 }  # fmt: skip
@@ -37,8 +40,7 @@ def analyse(trace: Path) -> dict[str, Any]:
             drawn for pid, rank in list(ranks.items())[:_RANKS_DRAWN] for drawn in _communication(pid, rank.spans)
         ],
         "components": components_of(list(ranks.values())),
-        "missing_ranks": found.gaps.get("missing_ranks", []),
-        "condensed": found.gaps.get("condensed"),
+        **{name: found.gaps.get(name, empty) for name, empty in _GAPS.items()},
     }
 
 
