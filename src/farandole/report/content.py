@@ -16,7 +16,7 @@ from farandole.report.figures.quality import accuracy_figure, energy_figure
 from farandole.report.figures.scaling import efficiency_figure, time_figure
 from farandole.report.figures.single import history_figures, phases_figure
 from farandole.report.figures.timeline import timeline_figure
-from farandole.report.groups import EMULATED, Axis, Point, Series, axis_of, points_of, series_of
+from farandole.report.groups import Axis, Point, Series, axis_of, is_emulated, points_of, series_of
 from farandole.report.markup import Markup
 from farandole.report.reading import Study
 from farandole.report.scaling import Scaling, scaling_of
@@ -63,7 +63,7 @@ def content_of(study: Study, other: Study | None) -> Content:
     figures += [heat_figure(trace), timeline_figure(trace, _no_power(study))]
     return Content(
         study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, trace), figures=figures, tables=tables,
-        trace=trace, notes=_notes(study, other),
+        trace=trace, notes=_notes(study, other, points),
     )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def _study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings:
 
 def _scalings(study: Study, series: Sequence[Series], axis: Axis) -> list[list[Scaling[Point]]]:
     """Of every series along the ranks; other axes have no efficiency."""
-    if axis.name != "ranks" or study.is_run:
+    if axis.name != "ranks" or study.is_run or is_emulated([point for one in series for point in one.points]):
         return []
     return [scaling_of(one.points, work="weak" if study.kind == "weak" else "strong") for one in series]
 
@@ -97,20 +97,21 @@ def _scalings(study: Study, series: Sequence[Series], axis: Axis) -> list[list[S
 def _comparison(
     study: Study, other: Study | None, points: Sequence[Point], series: Sequence[Series], axis: Axis
 ) -> Comparison | None:
+    if is_emulated(points):
+        return None
     if other is not None:
         return compare_studies((study, points), (other, points_of(other)), axis)
     base: Any = study.about.get("base") or {}
-    # Seconds of emulated ranks are not compared.
-    return None if study.is_run or axis.name == EMULATED else compare_series(series, axis, base)
+    return None if study.is_run else compare_series(series, axis, base)
 
 
 def _study_figures(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling[Point]]) -> list[Figure]:
     weak = study.kind == "weak"
-    if axis.name == EMULATED:
+    if is_emulated([point for one in series for point in one.points]):
         reason = "Ranks are emulated, on fewer: seconds and joules are those of emulating them. The table has them."
         return [replace(accuracy_figure(study, series, axis), full=True), missing("time", "Time, efficiency and energy", reason, full=True)]
     if not axis.numeric:
-        return [_bars(series, axis), replace(energy_figure(study, series, axis, weak=weak), full=True)]
+        return [_bars(series, axis), energy_figure(study, series, axis, weak=weak), accuracy_figure(study, series, axis)]
     return [
         time_figure(series, axis, scalings, weak=weak),
         efficiency_figure(scalings, series[0].label if series else "", weak=weak)
@@ -153,8 +154,10 @@ def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scal
     return results_table(sorted(points, key=place), axis, [one for found in scalings for one in found], varied)
 
 
-def _notes(study: Study, other: Study | None) -> list[str]:
+def _notes(study: Study, other: Study | None, points: Sequence[Point]) -> list[str]:
     notes = [*study.warnings, *([] if other is None else [f"{other.folder.name}: {text}" for text in other.warnings])]
+    if other is not None and is_emulated(points):
+        notes.append(f"Ranks are emulated: their seconds are not compared with those of {other.folder.name}.")
     notes += [
         f"Failed: {attempt.reason or 'no reason is given'}" + (f" ({_log(attempt.run).relative_to(study.folder)})" if attempt.run else "")
         for attempt in study.failed

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from farandole.report.comparing import Comparison, Pair
 from farandole.report.figures.bars import PHASES
 from farandole.report.figures.quality import quality_of
-from farandole.report.groups import EMULATED, Axis, Point, Series, measure_of
+from farandole.report.groups import EMULATED, Axis, Point, Series, is_emulated, measure_of
 from farandole.report.numbers import count, number, percent, plain, seconds, times
 from farandole.report.reading import Study
 from farandole.report.scaling import CAUSES, Scaling
@@ -28,8 +28,8 @@ def study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: 
     if not study.finished:
         reasons = [attempt.reason for attempt in study.failed if attempt.reason]
         return f"No run has finished{f': {reasons[-1]}' if reasons else ''}."
-    if axis.name == EMULATED:
-        clauses = _emulated(series)
+    if is_emulated(points):
+        clauses = _emulated(series) if axis.name == EMULATED else _best_as(points, axis)
     elif len(scalings) > 1:
         clauses = [*_scaling(scalings), *_accuracy(scalings)]
     else:
@@ -106,6 +106,19 @@ def _emulated(series: Sequence[Series]) -> list[str]:
     return [f"{found[1]} {told[0]}" if told else f"{found[1]} is of one number of ranks only", *told[1:_MOST_SERIES]] + (
         [f"{more} more in the table"] if more > 0 else []
     )
+
+
+def _best_as(points: Sequence[Point], axis: Axis) -> list[str]:
+    """Of emulated ranks where something else is varied."""
+    found = quality_of(points)
+    if found is None or "accuracy" not in found[0]:
+        return ["Ranks are emulated, and no run has an accuracy"]
+    known = sorted(((value, point) for point in points if (value := point.median(found[0])) is not None), key=lambda one: -one[0])
+    (best, where), (worst, elsewhere) = known[0], known[-1]
+    ranks = _ranks([point.trained_as for _, point in known])
+    told = f"{found[1]} is {best:.2f} with {axis.label} {_value(where, axis)}"
+    more = "" if len(known) == 1 else f" and {worst:.2f} with {_value(elsewhere, axis)}"
+    return [f"Trained as {ranks} rank{'' if ranks == '1' else 's'}, {told}{more}"]
 
 
 def _held(series: Series, figure: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from farandole.report.chart import Frame, Scale, label_width, log_ticks, svg, text_width, x_axis, y_axis
 from farandole.report.figures import Figure, missing
-from farandole.report.figures.lines import Axes, Line, Mark, line_chart, marker
-from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption
+from farandole.report.figures.bars import Level, level_bars
+from farandole.report.figures.lines import Axes, Line, line_chart, marker
+from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption, words_of
 from farandole.report.groups import Axis, Point, Series, metric_of
 from farandole.report.markup import Markup, tag
 from farandole.report.numbers import number, plain, prefix_for, quantity, seconds
@@ -39,22 +41,50 @@ def accuracy_figure(study: Study, series: Sequence[Series], axis: Axis) -> Figur
         reason = study.reason("test_accuracy") or study.reason("accuracy")
         return missing("accuracy", title, f"No run has an accuracy or a loss{f': {reason}' if reason else ''}.")
     figure, words = found
+    if not axis.numeric:
+        return _bars(series, axis, figure, words)
     drawn = [one for one in series[:MOST_SERIES] if one.points]
     if max(len({_x(point, axis) for point in one.points}) for one in drawn) < 2:
         return missing("accuracy", title, f"A line needs runs with two values of {axis.label}; there is one.")
     lines = [_line(one, axis, figure, f"s{number}") for number, one in enumerate(drawn, 1)]
-    emulated = any(point.trained_as != point.ranks for point in points)
     axes = Axes(
         x_label=axis.label, y_label=words, y_log=False, words=f"{words} against {axis.label}",
         x_ticks=sorted({mark.x for line in lines for mark in line.marks}), x_log=True,
     )  # fmt: skip
     caption = f"{words.capitalize()} at the end. {repeats_caption(points)}" + (
-        " Hollow: trained as that many ranks on fewer (emulated)." if emulated else ""
+        " Hollow: trained as that many ranks on fewer (emulated)." if any(map(_is_fewer, points)) else ""
     )
     return Figure(
         name="accuracy", title=f"{words.capitalize()} against {axis.label}", caption=caption,
         draw=lambda width: line_chart([line for line in lines if line.marks], axes, width),
     )  # fmt: skip
+
+
+def _bars(series: Sequence[Series], axis: Axis, figure: str, words: str) -> Figure:
+    """Along an axis of names."""
+    levels = [
+        Level(
+            label=str(point.settings[axis.name]), group=one.label, value=value, spread=point.spread(figure),
+            words=words_of(point, axis),
+        )
+        for one in series
+        for point in one.points
+        if (value := point.median(figure)) is not None
+    ]  # fmt: skip
+    points = [point for one in series for point in one.points]
+    title = f"{words.capitalize()} by {axis.label}"
+    return Figure(
+        name="accuracy", title=title,
+        caption=f"{words.capitalize()} at the end. "
+        + ("One run each." if all(len(point.attempts) == 1 for point in points) else "Medians; lines span all repeats.")
+        + (" Trained as more ranks than there were (emulated)." if any(map(_is_fewer, points)) else ""),
+        draw=lambda width: level_bars(levels, width, words, title),
+    )  # fmt: skip
+
+
+def _is_fewer(point: Point) -> bool:
+    """Ranks that stand for more."""
+    return point.trained_as != point.ranks
 
 
 def _x(point: Point, axis: Axis) -> float:
@@ -66,10 +96,7 @@ def _line(series: Series, axis: Axis, figure: str, kind: str) -> Line:
     for point in sorted(series.points, key=lambda point: _x(point, axis)):
         mark = mark_of(_x(point, axis), point, figure, axis)
         if mark is not None:
-            emulated = point.trained_as != point.ranks
-            marks.append(
-                Mark(x=mark.x, y=mark.y, spread=mark.spread, repeats=mark.repeats, words=mark.words, hollow=emulated)
-            )
+            marks.append(replace(mark, hollow=_is_fewer(point)))
     return Line(label=series.label, kind=kind, marks=marks)
 
 
