@@ -155,9 +155,9 @@ def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scal
 
 
 def _notes(study: Study, other: Study | None, points: Sequence[Point]) -> list[str]:
-    notes = [*study.warnings, *([] if other is None else [f"{other.folder.name}: {text}" for text in other.warnings])]
+    notes = [*study.warnings, *([] if other is None else [f"{other.name}: {text}" for text in other.warnings])]
     if other is not None and is_emulated(points):
-        notes.append(f"Ranks are emulated: their seconds are not compared with those of {other.folder.name}.")
+        notes.append(f"Ranks are emulated: their seconds are not compared with those of {other.name}.")
     notes += [
         f"Failed: {attempt.reason or 'no reason is given'}" + (f" ({_log(attempt.run).relative_to(study.folder)})" if attempt.run else "")
         for attempt in study.failed

@@ -134,7 +134,7 @@ def _machine(study: Study) -> Item | None:
     if load is None or not cores:
         return None
     busy = load > 1.5 * cores
-    words = f"The load average was {number(load)} on {count(cores, 'core')} when it was recorded."
+    words = f"The load average was {number(load)} on {count(cores, 'core')} when it began."
     return Item(name="machine", value="busy" if busy else "quiet", level="care" if busy else "good", words=words)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from farandole import __version__
 from farandole.benchmarks import benchmark
-from farandole.observe.environment import environment
 from farandole.train.session import Result
 from farandole.train.settings import RunSettings
 
@@ -26,8 +25,8 @@ SCHEMA = 1
 PHASES = ("start", "load", "preprocess", "build", "broadcast", "train", "evaluate", "save")
 
 
-def make_record(settings: RunSettings, result: Result, *, started_s: float) -> dict[str, Any]:
-    """Everything known of a run, in plain values."""
+def make_record(settings: RunSettings, result: Result, *, started_s: float, machine: dict[str, Any]) -> dict[str, Any]:
+    """Everything known of a run, in plain values; `machine` as it was when the run began."""
     plan, first = result.plan, result.ranks[0]
     return {
         "schema": SCHEMA,
@@ -58,7 +57,7 @@ def make_record(settings: RunSettings, result: Result, *, started_s: float) -> d
         },
         "weights": {"same_on_all_ranks": True, "sha256": result.weights_sha256},
         "hosts": [rank.host for rank in result.ranks],
-        "environment": environment("keras", settings.framework, "tensorflow-cpu", "mpich"),
+        "environment": machine,
         "git": git_state(),
     }
 

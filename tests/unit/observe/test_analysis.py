@@ -147,6 +147,21 @@ def test_a_file_of_another_kind_is_told(tmp_path):
         analyse(tmp_path / "absent.json")
 
 
+def test_power_that_was_not_seen_is_a_gap(tmp_path):
+    """Of a step neither all parts nor any may be known; either way there is no sum of them."""
+    path, origin_ns = tmp_path / "t.json", time.monotonic_ns()
+    timeline.start(path, rank=0, size=1, host="n0", origin_ns=origin_ns)
+    for at in (0, 1, 2, 5, 6):
+        watts = {"cpu": 40.0} if at == 6 else {"cpu": 40.0, "memory": 5.0}
+        timeline.counter("power of parts n0", origin_ns + at * 100 * MS, watts)
+    timeline.counter("power of parts n0", origin_ns + 700 * MS, {"cpu": 50.0, "memory": 5.0})
+    timeline.stop()
+    timeline.merge_parts(path)
+    (node,) = analyse(path)["power"]
+    assert node["w"] == [45.0, 45.0, 45.0, None, None, 45.0, None, 55.0]
+    assert node["t_s"] == pytest.approx([0.1 * at for at in range(8)])
+
+
 def test_power_is_drawn_with_its_provenance(tmp_path, monkeypatch):
     from farandole.observe.power import session
     from powertree import Machine

@@ -119,7 +119,16 @@ def test_two_studies_are_compared(tmp_path: Path) -> None:
     assert "4 ranks" in page.inside["figure-compare"]
     assert "modelled: not compared" in page.inside["comparison"]
     assert len(json.loads(page.inside["data"])["compared_with"]["results"]) == 3
-    assert 'data-text="farandole report a b"' in page.source
+    assert f'data-text="farandole report {before} {after}"' in page.source
+
+
+def test_the_command_of_the_page_names_the_folder_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_study(tmp_path / "a b", Shape(ranks=(1, 2), repeats=1, trace=False, title=""))
+    monkeypatch.chdir(tmp_path)
+    assert 'data-text="farandole report &#x27;a b&#x27;"' in write_report(Path("a b")).read_text()
+    monkeypatch.chdir(folder)
+    text = write_report(Path()).read_text()
+    assert 'data-text="farandole report ."' in text and "<h1>a b</h1>" in text
 
 
 def test_a_single_run_has_its_own_page(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from farandole.observe.analysis.components import components_of
@@ -167,10 +169,21 @@ def _communication(number: int, spans: Iterable[Span]) -> list[dict[str, Any]]:
     ]
 
 
+def _with_gaps(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float | None]]:
+    """Curves have equal steps; those that are not there were not seen."""
+    step_s = median_low(later[0] - at_s for (at_s, _), later in pairwise(points)) if len(points) > 1 else 0.0
+    for (at_s, watts), (later_s, _) in pairwise([*points, *points[-1:]]):
+        yield at_s, watts
+        for number in range(1, round((later_s - at_s) / step_s) if step_s else 0):
+            yield at_s + number * step_s, None
+
+
 def _power(node: str, told: dict[str, Any]) -> dict[str, Any]:
-    """The node where it is measured as a whole, otherwise its parts together."""
+    """The node where it is measured as a whole, otherwise its parts together, where all of them were seen."""
     whole = [(at_s, watts["node"]) for at_s, watts in told["points"] if "node" in watts]
-    points = sorted(whole or [(at_s, sum(watts.values())) for at_s, watts in told["points"]])
+    parts = {part for _, watts in told["points"] for part in watts}
+    summed = [(at_s, sum(watts.values())) for at_s, watts in told["points"] if watts.keys() == parts]
+    points = list(_with_gaps(sorted(whole or summed)))
     return {
         "node": node,
         "t_s": [at_s for at_s, _ in points],

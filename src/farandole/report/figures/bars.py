@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from farandole.report.chart import Frame, Scale, inside, label_width, legend, linear_ticks, svg, text_width, x_axis
+from farandole.report.chart import (
+    Frame,
+    Scale,
+    inside,
+    label_width,
+    legend,
+    linear_ticks,
+    svg,
+    text_width,
+    x_axis,
+)
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import number, percent, plain, seconds
 

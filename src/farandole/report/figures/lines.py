@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from farandole.report.chart import (
     Frame,
@@ -60,10 +60,8 @@ class Axes:
     x_log: bool = True
     y_log: bool = True
     x_ticks: Sequence[float] = ()
-    x_text: Callable[[float], str] = plain
     height: float = 320.0
     words: str = ""
-    attributes: dict[str, str] = field(default_factory=dict)
 
 
 def line_chart(lines: Sequence[Line], axes: Axes, width: float) -> Markup:
@@ -80,11 +78,10 @@ def line_chart(lines: Sequence[Line], axes: Axes, width: float) -> Markup:
     drawing = svg(
         frame,
         y_axis(frame, y, y_ticks, y_text, axes.y_label),
-        x_axis(frame, x, x_ticks, axes.x_text, axes.x_label),
+        x_axis(frame, x, x_ticks, plain, axes.x_label),
         *(_line(line, x, y) for line in reversed(lines)),
         *([_end_labels(lines, x, y, frame)] if direct else ()),
         words=axes.words,
-        **axes.attributes,
     )
     entries = [(f"{line.kind} {line.style}", line.label) for line in lines if line.label]
     return drawing if direct or len(entries) < 2 else join([legend(entries), drawing])
