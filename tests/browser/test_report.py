@@ -60,7 +60,7 @@ def tip(tab: Tab) -> str:
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW, 768])
-@pytest.mark.parametrize("page", ["study", "comparison", "many", "run", "little"])
+@pytest.mark.parametrize("page", ["study", "comparison", "many", "names", "run", "little"])
 def test_pages_fit_and_labels_keep_apart(tab: Tab, pages: dict[str, Path], page: str, width: int) -> None:
     tab.look(pages[page], width=width)
     assert tab.run(LOOK_CLOSELY) == []

@@ -16,7 +16,7 @@ from farandole.report.figures.quality import accuracy_figure, energy_figure
 from farandole.report.figures.scaling import efficiency_figure, time_figure
 from farandole.report.figures.single import history_figures, phases_figure
 from farandole.report.figures.timeline import timeline_figure
-from farandole.report.groups import Axis, Point, Series, axis_of, is_emulated, points_of, series_of
+from farandole.report.groups import Axis, Point, Series, axis_of, is_emulated, label_of, points_of, series_of
 from farandole.report.markup import Markup
 from farandole.report.reading import Study
 from farandole.report.scaling import Scaling, scaling_of
@@ -47,13 +47,14 @@ def content_of(study: Study, other: Study | None) -> Content:
     points = points_of(study)
     axis = axis_of(study.kind, points)
     series = series_of(points, axis)
+    trace.variant = _variant(trace, series, axis)
     scalings = _scalings(study, series, axis)
     comparison = _comparison(study, other, points, series, axis)
     verdicts = [run_verdict(study) if study.is_run else _study_verdict(study, series, axis, scalings)]
     tables = [("Figures" if study.is_run else "All configurations", _results(points, series, axis, scalings))]
     figures = _run_figures(study) if study.is_run else _study_figures(study, series, axis, scalings[0] if scalings else [])
     if comparison is not None:
-        verdicts = [comparison_verdict(comparison), f"{study.title}: {verdicts[0]}" if other is not None else verdicts[0]]
+        verdicts = [comparison_verdict(comparison), f"Before, {comparison.before}: {_lowered(verdicts[0])}" if other is not None else verdicts[0]]
         figures = [compare_figure(comparison), *_compared(comparison, other), *figures]
         if comparison.pairs:
             tables.insert(0, (f"{comparison.before} against {comparison.after}", compare_table(comparison)))
@@ -75,6 +76,16 @@ def _compared(comparison: Comparison, other: Study | None) -> list[Figure]:
     return [compare_times_figure(comparison), compare_energy_figure(comparison), rest]
 
 
+def _variant(trace: Trace, series: Sequence[Series], axis: Axis) -> str:
+    """What tells the run that was traced from others on as many ranks."""
+    for one in series:
+        for point in one.points:
+            if any(attempt is trace.attempt for attempt in point.attempts):
+                along = {} if axis.name == "ranks" or len(one.points) < 2 else {axis.name: point.settings.get(axis.name)}
+                return label_of({name: value for name, value in (along | one.settings).items() if name != "ranks"})
+    return ""
+
+
 def _no_power(study: Study) -> str:
     if any(attempt.figure("energy_j") is not None for attempt in study.finished):
         return "the timeline has no curve of it"
@@ -84,7 +95,11 @@ def _no_power(study: Study) -> str:
 def _study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling[Point]]]) -> str:
     """Of the first series, which is named where there are several."""
     told = study_verdict(study, series, axis, scalings[0] if scalings else [])
-    return f"With {series[0].label}: {told[0].lower()}{told[1:]}" if scalings and len(series) > 1 else told
+    return f"With {series[0].label}: {_lowered(told)}" if scalings and len(series) > 1 else told
+
+
+def _lowered(sentence: str) -> str:
+    return f"{sentence[0].lower()}{sentence[1:]}"
 
 
 def _scalings(study: Study, series: Sequence[Series], axis: Axis) -> list[list[Scaling[Point]]]:

@@ -200,7 +200,9 @@ def _changes(pair: Pair, figure: str) -> list[Markup]:
 
 
 def _change(saved: float | None) -> str:
-    return UNKNOWN if saved is None else f"{'−' if saved >= 0 else '+'}{percent(abs(saved))}"
+    if saved is None:
+        return UNKNOWN
+    return f"{'−' if saved > 0 else '+'}{100 * abs(saved):.0f}%" if abs(saved) >= 0.005 else "0%"
 
 
 def _ends(pair: Pair) -> list[Markup]:

@@ -33,12 +33,15 @@ class Trace:
     """Calls and seconds of an average rank, as a profiler lists them."""
     gaps: list[str] = field(default_factory=list)
     """What is not in it, in words."""
+    variant: str = ""
+    """What tells the run from others on as many ranks."""
 
     @property
     def of(self) -> str:
         """Which run it is of, for captions."""
         ranks = self.attempt.settings.get("ranks") if self.attempt else None
-        return "" if ranks is None else f"{ranks} rank{'' if ranks == 1 else 's'}"
+        told = "" if ranks is None else f"{ranks} rank{'' if ranks == 1 else 's'}"
+        return f"{told} ({self.variant})" if self.variant else told
 
 
 def trace_of(study: Study) -> Trace:

@@ -77,6 +77,11 @@ def test_what_is_missing_says_why(tmp_path: Path) -> None:
     assert "timeline.json" in page.inside["figure-timeline"]
 
 
+def test_the_traced_run_is_named_by_what_tells_it_from_others(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), loaders=("pandas", "fast"), batch_sizes=(10,), repeats=1))))
+    assert re.search(r"The run on 2 ranks \((pandas|fast)\), ", page.inside["figure-heat"])
+
+
 def test_a_trace_without_power_is_drawn_and_says_so(tmp_path: Path) -> None:
     page = Page(write_report(make_study(tmp_path, Shape(power="none", ranks=(1, 2), repeats=1))))
     assert page.drawn("timeline")
@@ -118,6 +123,7 @@ def test_two_studies_are_compared(tmp_path: Path) -> None:
     assert "no evidence of a saving" in page.inside["figure-compare-energy"]
     assert "4 ranks" in page.inside["figure-compare"]
     assert "modelled: not compared" in page.inside["comparison"]
+    assert ">Before, pandas: efficient to " in page.source
     assert len(json.loads(page.inside["data"])["compared_with"]["results"]) == 3
     assert f'data-text="farandole report {before} {after}"' in page.source
 

@@ -23,9 +23,9 @@ from farandole.report.chart import (
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import plain
 
-__all__ = ["Line", "Mark", "line_chart", "marker"]
+__all__ = ["WIDEST_LABEL", "Axes", "Line", "Mark", "line_chart", "marker"]
 
-_WIDEST_LABEL = 0.3
+WIDEST_LABEL = 0.3
 """Of a chart's width; beyond it names go into a legend."""
 
 
@@ -67,7 +67,7 @@ class Axes:
 def line_chart(lines: Sequence[Line], axes: Axes, width: float) -> Markup:
     labels = [line.label for line in lines if line.label]
     widest = max((label_width(label) for label in labels), default=0.0)
-    direct = len(labels) > 1 and widest <= _WIDEST_LABEL * width
+    direct = len(labels) > 1 and widest <= WIDEST_LABEL * width
     low, high = _range([value for line in lines for value in _values(line)], log=axes.y_log)
     y_ticks = log_ticks(low, high) if axes.y_log else inside(linear_ticks(low, high), low, high)
     y_text = plain if axes.y_log else even(y_ticks)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
-from farandole.report.chart import Frame, Scale, label_width, log_ticks, svg, text_width, x_axis, y_axis
+from farandole.report.chart import (
+    Frame,
+    Scale,
+    label_width,
+    legend,
+    log_ticks,
+    svg,
+    text_width,
+    x_axis,
+    y_axis,
+)
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import Level, level_bars
-from farandole.report.figures.lines import Axes, Line, line_chart, marker
+from farandole.report.figures.lines import WIDEST_LABEL, Axes, Line, line_chart, marker
 from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption, words_of
 from farandole.report.groups import Axis, Point, Series, metric_of
-from farandole.report.markup import Markup, tag
+from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import number, plain, prefix_for, quantity, seconds
 from farandole.report.reading import Study
 
@@ -136,14 +148,17 @@ def _energy(
     frame = Frame(width=width, height=320.0, left=left)
     y = Scale(low=low, high=high, start=frame.y1, end=frame.top, log=True)
     x = Scale(low=min(times) / 1.15, high=max(times) * 1.2, start=frame.left, end=frame.x1, log=True)
-    return svg(
+    names = [series.label for series, _ in drawn if series.label]
+    direct = all(label_width(name) <= WIDEST_LABEL * width for name in names)
+    drawing = svg(
         frame,
         y_axis(frame, y, ticks, lambda value: plain(value / factor), f"{prefix}J {what}".strip()),
         x_axis(frame, x, log_ticks(x.low, x.high, 5), plain, "seconds"),
         *(_path(kept, figure, axis, x, y, f"s{number}") for number, (_, kept) in enumerate(drawn, 1)),
-        _labels(drawn, figure, axis, x, y, frame),
+        _labels(drawn, figure, axis, x, y, frame, named=direct),
         words="Energy against time",
     )
+    return drawing if direct else join([legend([(f"s{at} thin", series.label) for at, (series, _) in enumerate(drawn, 1)]), drawing])
 
 
 def _path(kept: Sequence[Point], figure: str, axis: Axis, x: Scale, y: Scale, kind: str) -> Markup:
@@ -169,21 +184,29 @@ def _words(point: Point, figure: str, axis: Axis) -> str:
 
 
 def _labels(
-    drawn: Sequence[tuple[Series, Sequence[Point]]], figure: str, axis: Axis, x: Scale, y: Scale, frame: Frame
+    drawn: Sequence[tuple[Series, Sequence[Point]]], figure: str, axis: Axis, x: Scale, y: Scale, frame: Frame, *, named: bool
 ) -> Markup:
-    """Beside the points, and left out where they would lie on another label or point."""
-    taken = [(x(p.median("total_s") or 1.0), y(p.median(figure) or 1.0)) for _, kept in drawn for p in kept]
-    boxes = [(at - 5, height - 5, at + 5, height + 5) for at, height in taken]
+    """Beside the points and off the lines if there is room; left out where they would lie on another label or point."""
+    paths = [[(x(p.median("total_s") or 1.0), y(p.median(figure) or 1.0)) for p in kept] for _, kept in drawn]
+    boxes = [(at - 5, height - 5, at + 5, height + 5) for path in paths for at, height in path]
+    lines = [box for path in paths for first, second in pairwise(path) for box in _along(first, second)]
     parts: list[str] = []
     for place_in_order, (series, kept) in enumerate(drawn, 1):
         for at, point in enumerate(kept):
-            text = f"{point.settings.get(axis.name)}" + (f" · {series.label}" if series.label and at == 0 else "")
+            text = f"{point.settings.get(axis.name)}" + (f" · {series.label}" if series.label and named and at == 0 else "")
             place = x(point.median("total_s") or 1.0), y(point.median(figure) or 1.0)
-            box = _free(place, text, boxes, frame)
+            box = _free(place, text, [*boxes, *lines], frame) or _free(place, text, boxes, frame)
             if box is not None:
                 boxes.append(box)
                 parts.append(tag("text", text, x=box[0], y=box[3] - 3, class_=f"label s{place_in_order}"))
     return tag("g", *parts)
+
+
+def _along(first: tuple[float, float], second: tuple[float, float]) -> list[tuple[float, float, float, float]]:
+    """Small boxes that a line runs through."""
+    steps = max(1, round(math.dist(first, second) / 4))
+    places = [tuple(a + (b - a) * step / steps for a, b in zip(first, second)) for step in range(steps + 1)]
+    return [(at - 1, height - 1, at + 1, height + 1) for at, height in places]
 
 
 def _free(
