@@ -22,7 +22,7 @@ class Item:
     value: str
     level: str
     words: str
-    """What it means, said on hover and in print."""
+    """What it means, said on hover; in print, where nobody can point, if it is care or bad."""
 
 
 def trust_of(study: Study, points: Sequence[Point], trace: Trace) -> list[Item]:
