@@ -43,5 +43,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
                     Shape(ranks=(4, 8, 16, 32, 64), loaders=("pandas", "fast"), batch_sizes=(10, 20, 80), repeats=2, trace=False),
                 )
             ),
+            "names": write_report(
+                make_study(root / "names", Shape(kind="loaders", ranks=(2, 4), loaders=("pandas", "fast", "chunked"), trace=False))
+            ),
             "little": write_report(make_study(root / "little", Shape(power="none", accuracy=False, trace=False, repeats=1))),
         }

@@ -60,7 +60,7 @@ def tip(tab: Tab) -> str:
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW, 768])
-@pytest.mark.parametrize("page", ["study", "comparison", "many", "run", "little"])
+@pytest.mark.parametrize("page", ["study", "comparison", "many", "names", "run", "little"])
 def test_pages_fit_and_labels_keep_apart(tab: Tab, pages: dict[str, Path], page: str, width: int) -> None:
     tab.look(pages[page], width=width)
     assert tab.run(LOOK_CLOSELY) == []
@@ -73,6 +73,7 @@ def test_print_fits_on_a4_in_light_colours(tab: Tab, pages: dict[str, Path], pag
     assert tab.run(LOOK_CLOSELY) == []
     assert tab.run(COLOURS) == "rgb(255, 255, 255)rgb(26, 29, 33)"
     assert tab.run("getComputedStyle(document.querySelector('.copy')).display") == "none"
+    assert "each configuration" in tab.run("document.querySelector('.trust').innerText.toLowerCase()"), "nobody can point at paper"
 
 
 def test_dark_is_dark(tab: Tab, pages: dict[str, Path]) -> None:

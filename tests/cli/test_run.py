@@ -68,7 +68,7 @@ def test_what_is_kept(finished: tuple[Path, subprocess.CompletedProcess[str]]) -
     parts = sum(found["ranks"][0] for name, found in record["seconds"].items() if name != "total")
     assert parts == pytest.approx(total, rel=0.25), "the phases add up"
     assert record["communication"]["bytes"][0] > 0 and record["parameters"] == 518
-    assert set(record["final"]["test"]) == {"loss", "accuracy"}
+    assert set(record["final"]["test"]) == {"loss", record["metric"]} == {"loss", "accuracy"}
     with (folder / "history.csv").open() as file:
         rows = list(csv.DictReader(file))
     for name in ("loss", "val_loss", "test_loss", "test_accuracy"):

@@ -181,6 +181,7 @@ def analysis(ranks: int, figures: dict[str, Any], power: str = "modelled") -> di
             for rank in range(ranks)
         ],
         "residual_s": 14e-6,
+        "missing_ranks": [], "unfinished_ranks": [], "dropped_by_rank": {}, "cut_bytes_by_rank": {}, "ignored_parts": {},
         "power": [] if power == "none" else [_watts(node, ends, power, random) for node in range(max(1, ranks // 8))],
         "bands": [band for rank in range(ranks) for band in _bands(rank, ends, random)],
         "communication": [stretch for rank in range(ranks) for stretch in _communication(rank, ends)],

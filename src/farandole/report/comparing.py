@@ -60,7 +60,9 @@ def compare_studies(first: tuple[Study, Sequence[Point]], second: tuple[Study, S
         if point.attempts and _match(point, apart) in matched
     ]
     labels = [label_of({name: found[0].settings.get(name) for name in apart}) for found in (points, other_points) if found]
-    before, after = labels if len(set(labels)) == 2 else (study.folder.name, other.folder.name)
+    if len(set(labels)) < 2:
+        labels = [study.name, other.name] if study.name != other.name else [str(study.folder), str(other.folder)]
+    before, after = labels
     return Comparison(before=before, after=after, axis=axis, pairs=_ordered(pairs, axis))
 
 

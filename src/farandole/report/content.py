@@ -16,7 +16,7 @@ from farandole.report.figures.quality import accuracy_figure, energy_figure
 from farandole.report.figures.scaling import efficiency_figure, time_figure
 from farandole.report.figures.single import history_figures, phases_figure
 from farandole.report.figures.timeline import timeline_figure
-from farandole.report.groups import EMULATED, Axis, Point, Series, axis_of, points_of, series_of
+from farandole.report.groups import Axis, Point, Series, axis_of, is_emulated, label_of, points_of, series_of
 from farandole.report.markup import Markup
 from farandole.report.reading import Study
 from farandole.report.scaling import Scaling, scaling_of
@@ -47,13 +47,14 @@ def content_of(study: Study, other: Study | None) -> Content:
     points = points_of(study)
     axis = axis_of(study.kind, points)
     series = series_of(points, axis)
+    trace.variant = _variant(trace, series, axis)
     scalings = _scalings(study, series, axis)
     comparison = _comparison(study, other, points, series, axis)
     verdicts = [run_verdict(study) if study.is_run else _study_verdict(study, series, axis, scalings)]
     tables = [("Figures" if study.is_run else "All configurations", _results(points, series, axis, scalings))]
     figures = _run_figures(study) if study.is_run else _study_figures(study, series, axis, scalings[0] if scalings else [])
     if comparison is not None:
-        verdicts = [comparison_verdict(comparison), f"{study.title}: {verdicts[0]}" if other is not None else verdicts[0]]
+        verdicts = [comparison_verdict(comparison), f"Before, {comparison.before}: {_lowered(verdicts[0])}" if other is not None else verdicts[0]]
         figures = [compare_figure(comparison), *_compared(comparison, other), *figures]
         if comparison.pairs:
             tables.insert(0, (f"{comparison.before} against {comparison.after}", compare_table(comparison)))
@@ -63,7 +64,7 @@ def content_of(study: Study, other: Study | None) -> Content:
     figures += [heat_figure(trace), timeline_figure(trace, _no_power(study))]
     return Content(
         study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, trace), figures=figures, tables=tables,
-        trace=trace, notes=_notes(study, other),
+        trace=trace, notes=_notes(study, other, points),
     )  # fmt: skip
 
 
@@ -75,6 +76,16 @@ def _compared(comparison: Comparison, other: Study | None) -> list[Figure]:
     return [compare_times_figure(comparison), compare_energy_figure(comparison), rest]
 
 
+def _variant(trace: Trace, series: Sequence[Series], axis: Axis) -> str:
+    """What tells the run that was traced from others on as many ranks."""
+    for one in series:
+        for point in one.points:
+            if any(attempt is trace.attempt for attempt in point.attempts):
+                along = {} if axis.name == "ranks" or len(one.points) < 2 else {axis.name: point.settings.get(axis.name)}
+                return label_of({name: value for name, value in (along | one.settings).items() if name != "ranks"})
+    return ""
+
+
 def _no_power(study: Study) -> str:
     if any(attempt.figure("energy_j") is not None for attempt in study.finished):
         return "the timeline has no curve of it"
@@ -84,12 +95,16 @@ def _no_power(study: Study) -> str:
 def _study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling[Point]]]) -> str:
     """Of the first series, which is named where there are several."""
     told = study_verdict(study, series, axis, scalings[0] if scalings else [])
-    return f"With {series[0].label}: {told[0].lower()}{told[1:]}" if scalings and len(series) > 1 else told
+    return f"With {series[0].label}: {_lowered(told)}" if scalings and len(series) > 1 else told
+
+
+def _lowered(sentence: str) -> str:
+    return f"{sentence[0].lower()}{sentence[1:]}"
 
 
 def _scalings(study: Study, series: Sequence[Series], axis: Axis) -> list[list[Scaling[Point]]]:
     """Of every series along the ranks; other axes have no efficiency."""
-    if axis.name != "ranks" or study.is_run:
+    if axis.name != "ranks" or study.is_run or is_emulated([point for one in series for point in one.points]):
         return []
     return [scaling_of(one.points, work="weak" if study.kind == "weak" else "strong") for one in series]
 
@@ -97,20 +112,21 @@ def _scalings(study: Study, series: Sequence[Series], axis: Axis) -> list[list[S
 def _comparison(
     study: Study, other: Study | None, points: Sequence[Point], series: Sequence[Series], axis: Axis
 ) -> Comparison | None:
+    if is_emulated(points):
+        return None
     if other is not None:
         return compare_studies((study, points), (other, points_of(other)), axis)
     base: Any = study.about.get("base") or {}
-    # Seconds of emulated ranks are not compared.
-    return None if study.is_run or axis.name == EMULATED else compare_series(series, axis, base)
+    return None if study.is_run else compare_series(series, axis, base)
 
 
 def _study_figures(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling[Point]]) -> list[Figure]:
     weak = study.kind == "weak"
-    if axis.name == EMULATED:
+    if is_emulated([point for one in series for point in one.points]):
         reason = "Ranks are emulated, on fewer: seconds and joules are those of emulating them. The table has them."
         return [replace(accuracy_figure(study, series, axis), full=True), missing("time", "Time, efficiency and energy", reason, full=True)]
     if not axis.numeric:
-        return [_bars(series, axis), replace(energy_figure(study, series, axis, weak=weak), full=True)]
+        return [_bars(series, axis), energy_figure(study, series, axis, weak=weak), accuracy_figure(study, series, axis)]
     return [
         time_figure(series, axis, scalings, weak=weak),
         efficiency_figure(scalings, series[0].label if series else "", weak=weak)
@@ -153,8 +169,10 @@ def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scal
     return results_table(sorted(points, key=place), axis, [one for found in scalings for one in found], varied)
 
 
-def _notes(study: Study, other: Study | None) -> list[str]:
-    notes = [*study.warnings, *([] if other is None else [f"{other.folder.name}: {text}" for text in other.warnings])]
+def _notes(study: Study, other: Study | None, points: Sequence[Point]) -> list[str]:
+    notes = [*study.warnings, *([] if other is None else [f"{other.name}: {text}" for text in other.warnings])]
+    if other is not None and is_emulated(points):
+        notes.append(f"Ranks are emulated: their seconds are not compared with those of {other.name}.")
     notes += [
         f"Failed: {attempt.reason or 'no reason is given'}" + (f" ({_log(attempt.run).relative_to(study.folder)})" if attempt.run else "")
         for attempt in study.failed

@@ -10,7 +10,7 @@ from typing import Any
 from farandole.report.numbers import plain
 from farandole.report.reading import Attempt, Study
 
-__all__ = ["EMULATED", "Axis", "Point", "Series", "axis_of", "label_of", "measure_of", "points_of", "series_of", "word_for"]
+__all__ = ["EMULATED", "Axis", "Point", "Series", "axis_of", "is_emulated", "label_of", "measure_of", "metric_of", "points_of", "series_of", "word_for"]
 
 _ALONG = {
     "strong": ("ranks",),
@@ -144,6 +144,17 @@ def series_of(points: Sequence[Point], axis: Axis) -> list[Series]:
 def measure_of(points: Sequence[Point]) -> tuple[str, str] | None:
     """The figure that says best how long runs took, and the words for it: others' tables may lack totals."""
     return next((found for found in _MEASURES if any(point.median(found[0]) for point in points)), None)
+
+
+def is_emulated(points: Sequence[Point]) -> bool:
+    """Whether ranks stand for more of them: their seconds and joules are then those of emulating."""
+    return any(point.settings.get(EMULATED) for point in points)
+
+
+def metric_of(points: Sequence[Point]) -> str:
+    """What `accuracy` is: some benchmarks have a correlation or R2 there."""
+    told = [str(attempt.figures["metric"]) for point in points for attempt in point.attempts if attempt.figures.get("metric")]
+    return told[0].replace("_", " ") if told else "accuracy"
 
 
 def label_of(settings: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -110,7 +111,7 @@ def _about(study: Study, other: Study | None) -> Markup:
         "section",
         tag("h2", "Made with"),
         _command("Again", command),
-        _command("The page", f"farandole report {study.folder.name}{f' {other.folder.name}' if other else ''}"),
+        _command("The page", shlex.join(["farandole", "report", *(str(one.folder) for one in (study, other) if one)])),
         tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in facts), class_="facts"),
         tag("p", "The data behind every figure is in this file, as JSON, in the element with the id ", tag("code", "data"), ".", class_="quiet"),
         class_="about",

@@ -58,6 +58,11 @@ class Study:
     warnings: list[str] = field(default_factory=list)
 
     @property
+    def name(self) -> str:
+        """Of its folder, also where that was given as `.`"""
+        return self.folder.resolve().name
+
+    @property
     def is_run(self) -> bool:
         return self.kind == "run"
 
@@ -100,7 +105,7 @@ def _study(folder: Path) -> Study:
     return Study(
         folder=folder,
         kind=kind,
-        title=str(about.get("title") or folder.name),
+        title=str(about.get("title") or folder.resolve().name),
         command=about.get("command"),
         about=about,
         attempts=[_attempt(folder, line) for line in _last(raw)],
@@ -116,7 +121,7 @@ def _run(folder: Path) -> Study:
     return Study(
         folder=folder,
         kind="run",
-        title=" ".join(str(about[name]) for name in ("benchmark", "preset") if about.get(name)) or folder.name,
+        title=" ".join(str(about[name]) for name in ("benchmark", "preset") if about.get(name)) or folder.resolve().name,
         command=about.get("command"),
         about=about,
         attempts=[_attempt(folder, line)],

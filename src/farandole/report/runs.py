@@ -36,7 +36,7 @@ def attempt_of_run(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
         "run": ".",
         "marks": _marks(record, figures),
         "figures": figures,
-        "reasons": {} if power else {"energy_j": "power was not sampled: there is no power.json"},
+        "reasons": {} if figures["energy_j"] is not None else {"energy_j": _why_no_energy(power, record)},
     }
 
 
@@ -61,8 +61,6 @@ def _times(record: Mapping[str, Any]) -> dict[str, Any]:
         "comm_bytes": _mean(sent.get("bytes")),
         "comm_s": _mean(sent.get("seconds")),
         "exposed_s": _mean(sent.get("exposed_s")),
-        "wait_s": _mean(sent.get("wait_s")),
-        "data_stall_s": _mean(record.get("data_stall_s")),
         "peak_bytes": max((record.get("memory") or {}).get("peak_bytes") or [0]) or None,
         "parameters": record.get("parameters"),
         "epochs": (record.get("plan") or {}).get("epochs"),
@@ -72,13 +70,14 @@ def _times(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _quality(record: Mapping[str, Any]) -> dict[str, Any]:
-    final = record.get("final") or {}
+    final, metric = record.get("final") or {}, str(record.get("metric") or "accuracy")
     train, test = final.get("train") or {}, final.get("test") or {}
     return {
         "loss": train.get("loss"),
-        "accuracy": train.get("accuracy"),
+        "accuracy": train.get(metric),
         "test_loss": test.get("loss"),
-        "test_accuracy": test.get("accuracy"),
+        "test_accuracy": test.get(metric),
+        "metric": metric,
     }
 
 
@@ -86,14 +85,28 @@ def _energy(power: Mapping[str, Any] | None, record: Mapping[str, Any]) -> dict[
     if power is None:
         return {"energy_j": None, "power_w": None, "power_provenance": "none"}
     total = _total(power)
-    energy_j, plan = total.get("energy_j"), record.get("plan") or {}
-    samples = (plan.get("samples_per_epoch") or 0) * (plan.get("epochs") or 0)
+    plan, whole = record.get("plan") or {}, not _is_resumed(record)
+    energy_j = total.get("energy_j") if whole else None
+    samples = (plan.get("samples_per_epoch") or 0) * len(record.get("epochs") or [])
     return {
         "energy_j": energy_j,
-        "power_w": total.get("mean_w"),
+        "power_w": total.get("mean_w") if whole else None,
         "energy_per_sample_j": energy_j / samples if energy_j is not None and samples else None,
         "power_provenance": total.get("provenance") or "none",
     }
+
+
+def _is_resumed(record: Mapping[str, Any]) -> bool:
+    """Its seconds and epochs are then those of all starts, its meters were read since the last one."""
+    return bool((record.get("checkpoints") or {}).get("resumed_from"))
+
+
+def _why_no_energy(power: Mapping[str, Any] | None, record: Mapping[str, Any]) -> str:
+    if power is None:
+        return "power was not sampled: there is no power.json"
+    if _is_resumed(record):
+        return "the run has gone on from a checkpoint, and power.json is of its last start alone"
+    return str(_total(power).get("reason") or "power.json has no joules")
 
 
 def _total(power: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -140,7 +153,8 @@ def sampling_of(run: Path) -> Sampling | None:
     )
 
 
-_NOT_TYPED = frozenset({"benchmark", "output_dir", "work", "make_data", "emulate_ranks"})
+_NOT_TYPED = frozenset({"benchmark", "output_dir", "work", "make_data", "emulate_ranks", "checkpoint_dir", "resume"})
+"""Said in another way, or folders of the run that was: another one begins anew, in folders of its own."""
 
 
 def command_of(record: Mapping[str, Any]) -> str | None:
@@ -152,6 +166,13 @@ def command_of(record: Mapping[str, Any]) -> str | None:
     words += ["--make-data"] if settings.get("make_data") else []
     words += ["--emulate-ranks", str(settings["emulate_ranks"])] if settings.get("emulate_ranks") else []
     for name, value in settings.items():
-        if name not in _NOT_TYPED and value is not None and value != "":
-            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
+        if name not in _NOT_TYPED and value != "" and _is_said(name, settings):
+            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) and value else [value])]
     return shlex.join(words)
+
+
+def _is_said(name: str, settings: Mapping[str, Any]) -> bool:
+    """Folders have no word for None; any option of checkpoints asks for some."""
+    if name == "data_dir":
+        return settings[name] is not None
+    return bool(settings.get("checkpoint_every")) or not name.startswith("checkpoint_")

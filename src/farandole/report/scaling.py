@@ -54,6 +54,7 @@ CAUSES = (
     Cause(name="compute", words="computing"),
     Cause(name="evaluate", words="evaluation"),
     Cause(name="other", words="overhead (start, build, save)"),
+    Cause(name="rest", words="what runs do not tell apart"),
 )
 
 
@@ -117,7 +118,8 @@ def against(base: Measured, point: P, *, work: str, whole: str = WHOLES[0]) -> S
     ideals = {name: seconds * share for name, seconds in parts_s(base, whole).items()}
     # Where one of them does not tell two parts apart, the other's are put together too.
     if parts.keys() != ideals.keys():
-        parts, ideals = _common(parts), _common(ideals)
+        rest = "rest" if "rest" in {*parts, *ideals} else "compute"
+        parts, ideals = _common(parts, rest), _common(ideals, rest)
     return Scaling(
         point=point,
         base_ranks=base.ranks,
@@ -128,18 +130,22 @@ def against(base: Measured, point: P, *, work: str, whole: str = WHOLES[0]) -> S
     )
 
 
-_WITHIN_TRAINING = ("allreduce", "straggler", "stall")
+_TOGETHER = {
+    "compute": ("allreduce", "straggler", "stall", "compute", "rest"),
+    "rest": ("allreduce", "straggler", "stall", "compute", "other", "rest"),
+}
+"""By what they are put into: parts that runs may not tell apart."""
 
 
-def _common(parts: Mapping[str, float]) -> dict[str, float]:
-    together = dict.fromkeys((cause.name for cause in CAUSES if cause.name not in _WITHIN_TRAINING), 0.0)
+def _common(parts: Mapping[str, float], rest: str) -> dict[str, float]:
+    together = {rest: 0.0} | dict.fromkeys((cause.name for cause in CAUSES if cause.name not in _TOGETHER[rest]), 0.0)
     for name, seconds in parts.items():
-        together["compute" if name in _WITHIN_TRAINING else name] += seconds
+        together[rest if name in _TOGETHER[rest] else name] += seconds
     return together
 
 
 def parts_s(point: Measured, whole: str = WHOLES[0]) -> dict[str, float]:
-    """Seconds by cause; they add up to the whole. What was not told apart is in `compute` or `other`."""
+    """Seconds by cause; they add up to the whole. What was not told apart is in `compute`, `other` or `rest`."""
     total, train = point.median("total_s"), point.median("train_s")
     if whole == "train_s" or total is None:
         return _within_training(point, train or 0.0)
@@ -148,21 +154,21 @@ def parts_s(point: Measured, whole: str = WHOLES[0]) -> dict[str, float]:
         for name in ("load", "preprocess", "broadcast", "evaluate")
         if (seconds := point.median(f"{name}_s")) is not None
     }
-    if train is not None:
-        parts |= _within_training(point, train)
-    parts["other"] = total - sum(parts.values())
-    return parts
+    if train is None:
+        return parts | _within_training(point, total - sum(parts.values()), rest="rest")
+    parts |= _within_training(point, train)
+    return {**parts, "other": total - sum(parts.values())}
 
 
-def _within_training(point: Measured, train_s: float) -> dict[str, float]:
+def _within_training(point: Measured, train_s: float, rest: str = "compute") -> dict[str, float]:
     """Waiting for stragglers is part of what training waits for communication."""
     parts: dict[str, float] = {}
     exposed_s, wait_s, stall_s = (point.median(name) for name in ("exposed_s", "wait_s", "data_stall_s"))
     if exposed_s is not None:
-        parts["allreduce"] = min(exposed_s, train_s)
+        parts["allreduce"] = min(exposed_s, max(train_s, 0.0))
         if wait_s is not None:
             parts["straggler"] = min(wait_s, parts["allreduce"])
             parts["allreduce"] -= parts["straggler"]
     if stall_s is not None:
-        parts["stall"] = min(stall_s, train_s - sum(parts.values()))
-    return {**parts, "compute": train_s - sum(parts.values())}
+        parts["stall"] = min(stall_s, max(train_s - sum(parts.values()), 0.0))
+    return {**parts, rest: train_s - sum(parts.values())}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farandole.report.comparing import Comparison, Pair
-from farandole.report.groups import Axis, Point, word_for
+from farandole.report.groups import Axis, Point, metric_of, word_for
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import UNKNOWN, number, percent, plain, times
 from farandole.report.scaling import Scaling
@@ -41,9 +41,15 @@ def _setting(*names: str) -> Callable[[Point, Scaling[Point] | None], float | No
     return value
 
 
+def _local_batch(point: Point, scaling: Scaling[Point] | None) -> float | None:
+    """As the run has chosen it: rules of scaling change what was set."""
+    known = point.median("local_batch")
+    return known if known is not None else _setting("local_batch", "batch_size")(point, scaling)
+
+
 _COLUMNS = (
     Column(name="nodes", value=_setting("nodes"), text=plain, minor=True),
-    Column(name="local batch", value=_setting("local_batch", "batch_size"), text=plain, minor=True),
+    Column(name="local batch", value=_local_batch, text=plain, minor=True),
     Column(name="global batch", value=_setting("global_batch"), text=plain),
     Column(name="rate", value=_setting("rate", "learning_rate"), text=plain, minor=True),
     Column(name="total", unit="s", value=_figure("total_s"), spread="total_s"),
@@ -60,9 +66,9 @@ _COLUMNS = (
     Column(name="J/sample", value=_figure("energy_per_sample_j"), minor=True),
     Column(name="EDP", unit="kJ s", value=lambda point, _: _times(_edp(point), 1e-3), minor=True),
     Column(name="loss", value=_figure("loss"), minor=True),
-    Column(name="accuracy", value=_figure("accuracy"), text=lambda value: f"{value:.3f}", minor=True),
+    Column(name="{metric}", value=_figure("accuracy"), text=lambda value: f"{value:.3f}", minor=True),
     Column(name="test loss", value=_figure("test_loss"), minor=True),
-    Column(name="test accuracy", value=_figure("test_accuracy"), text=lambda value: f"{value:.3f}", spread="test_accuracy"),
+    Column(name="test {metric}", value=_figure("test_accuracy"), text=lambda value: f"{value:.3f}", spread="test_accuracy"),
 )
 _OF_POWER = frozenset({"power", "energy", "J/sample", "EDP"})
 
@@ -84,12 +90,14 @@ def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scalin
         column for column in _COLUMNS if any(column.value(point, by_point.get(id(point))) is not None for point in points)
     ]
     named = list(dict.fromkeys([axis.name, *varied]))
-    hidden = {"local batch" if name == "batch_size" else name for name in named}
+    as_set = all(_local_batch(point, None) == point.settings.get("batch_size") for point in points)
+    hidden = {*named, *(["local batch"] if "batch_size" in named and as_set else [])}
     shown = [column for column in shown if column.name not in hidden]
     head = [_heading(word_for(name), kind="word" if _is_word(points, name) else None) for name in named]
+    metric = metric_of(points)
     head += [
         _heading(
-            column.name, column.unit, kind="minor" if column.minor else None,
+            column.name.format(metric=metric), column.unit, kind="minor" if column.minor else None,
             caveat="modelled" if modelled and column.name in _OF_POWER else "",
         )
         for column in shown
@@ -174,7 +182,8 @@ def compare_table(comparison: Comparison) -> Markup:
     for words, _ in figures:
         kind = None if words in ("total", "load") else "minor"
         head += [_heading(f"{words}, before", "s", kind=kind), _heading("after", "s", kind=kind), _heading("change", kind=kind)]
-    head += [_heading("energy"), _heading("test accuracy", kind="word")]
+    metric = metric_of([point for pair in comparison.pairs for point in (pair.before, pair.after)])
+    head += [_heading("energy"), _heading(f"test {metric}", kind="word")]
     rows = [
         tag("tr", _setting_cell(pair.value), *(cell for _, figure in figures for cell in _changes(pair, figure)), *_ends(pair))
         for pair in comparison.pairs
@@ -191,7 +200,9 @@ def _changes(pair: Pair, figure: str) -> list[Markup]:
 
 
 def _change(saved: float | None) -> str:
-    return UNKNOWN if saved is None else f"{'−' if saved >= 0 else '+'}{percent(abs(saved))}"
+    if saved is None:
+        return UNKNOWN
+    return f"{'−' if saved > 0 else '+'}{100 * abs(saved):.0f}%" if abs(saved) >= 0.005 else "0%"
 
 
 def _ends(pair: Pair) -> list[Markup]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farandole.observe.analysis import analyse
+from farandole.observe.analysis import analyse, gaps_of
 from farandole.report.reading import Attempt, Study
 
 __all__ = ["Trace", "trace_of"]
@@ -31,12 +31,17 @@ class Trace:
     """When training waited for it, of every rank."""
     components: list[dict[str, Any]] = field(default_factory=list)
     """Calls and seconds of an average rank, as a profiler lists them."""
+    gaps: list[str] = field(default_factory=list)
+    """What is not in it, in words."""
+    variant: str = ""
+    """What tells the run from others on as many ranks."""
 
     @property
     def of(self) -> str:
         """Which run it is of, for captions."""
         ranks = self.attempt.settings.get("ranks") if self.attempt else None
-        return "" if ranks is None else f"{ranks} rank{'' if ranks == 1 else 's'}"
+        told = "" if ranks is None else f"{ranks} rank{'' if ranks == 1 else 's'}"
+        return f"{told} ({self.variant})" if self.variant else told
 
 
 def trace_of(study: Study) -> Trace:
@@ -50,7 +55,7 @@ def trace_of(study: Study) -> Trace:
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         return Trace(reason=f"{path.name} of {attempt.key} cannot be read: {error}")
     names = ("ranks", "residual_s", "power", "bands", "communication", "components")
-    return Trace(attempt=attempt, **{name: told[name] for name in names if told.get(name) is not None})
+    return Trace(attempt=attempt, gaps=list(gaps_of(told)), **{name: told[name] for name in names if told.get(name) is not None})
 
 
 def _file(attempt: Attempt) -> Path | None:

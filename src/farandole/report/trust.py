@@ -22,7 +22,7 @@ class Item:
     value: str
     level: str
     words: str
-    """What it means, said on hover and in print."""
+    """What it means, said on hover; in print, where nobody can point, if it is care or bad."""
 
 
 def trust_of(study: Study, points: Sequence[Point], trace: Trace) -> list[Item]:
@@ -32,6 +32,7 @@ def trust_of(study: Study, points: Sequence[Point], trace: Trace) -> list[Item]:
         _coverage(study, samplings),
         _sampler(samplings),
         _clock(trace),
+        _gaps(trace),
         _repeats(study, points),
         _failed(study),
         _oversubscribed(points),
@@ -87,6 +88,13 @@ def _clock(trace: Trace) -> Item:
     )  # fmt: skip
 
 
+def _gaps(trace: Trace) -> Item | None:
+    if not trace.gaps:
+        return None
+    words = f"What the page shows of the run on {trace.of}, step by step, is of what was recorded: {'; '.join(trace.gaps)}."
+    return Item(name="trace", value="not whole", level="bad", words=words)
+
+
 def _repeats(study: Study, points: Sequence[Point]) -> Item:
     counts = sorted({len(point.attempts) for point in points if point.attempts})
     if not counts:
@@ -126,7 +134,7 @@ def _machine(study: Study) -> Item | None:
     if load is None or not cores:
         return None
     busy = load > 1.5 * cores
-    words = f"The load average was {number(load)} on {count(cores, 'core')} when it was recorded."
+    words = f"The load average was {number(load)} on {count(cores, 'core')} when it began."
     return Item(name="machine", value="busy" if busy else "quiet", level="care" if busy else "good", words=words)
 
 

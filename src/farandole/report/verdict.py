@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from farandole.report.comparing import Comparison, Pair
 from farandole.report.figures.bars import PHASES
 from farandole.report.figures.quality import quality_of
-from farandole.report.groups import EMULATED, Axis, Point, Series, measure_of
+from farandole.report.groups import EMULATED, Axis, Point, Series, is_emulated, measure_of
 from farandole.report.numbers import count, number, percent, plain, seconds, times
 from farandole.report.reading import Study
 from farandole.report.scaling import CAUSES, Scaling
@@ -28,8 +28,8 @@ def study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: 
     if not study.finished:
         reasons = [attempt.reason for attempt in study.failed if attempt.reason]
         return f"No run has finished{f': {reasons[-1]}' if reasons else ''}."
-    if axis.name == EMULATED:
-        clauses = _emulated(series)
+    if is_emulated(points):
+        clauses = _emulated(series) if axis.name == EMULATED else _best_as(series, axis)
     elif len(scalings) > 1:
         clauses = [*_scaling(scalings), *_accuracy(scalings)]
     else:
@@ -108,6 +108,20 @@ def _emulated(series: Sequence[Series]) -> list[str]:
     )
 
 
+def _best_as(series: Sequence[Series], axis: Axis) -> list[str]:
+    """Of emulated ranks where something else is varied."""
+    points = [point for one in series for point in one.points]
+    found = quality_of(points)
+    if found is None or "accuracy" not in found[0]:
+        return ["Ranks are emulated, and no run has an accuracy"]
+    known = sorted(((value, point) for point in points if (value := point.median(found[0])) is not None), key=lambda one: -one[0])
+    (best, where), (worst, elsewhere) = known[0], known[-1]
+    ranks = _ranks([point.trained_as for _, point in known])
+    told = f"{found[1]} is {best:.2f} with {axis.label} {_named(where, axis, series)}"
+    more = "" if len(known) == 1 else f" and {worst:.2f} with {_named(elsewhere, axis, series)}"
+    return [f"Trained as {ranks} rank{'' if ranks == '1' else 's'}, {told}{more}"]
+
+
 def _held(series: Series, figure: str) -> str:
     known = sorted((point.trained_as, value) for point in series.points if (value := point.median(figure)) is not None)
     if len(known) < 2:
@@ -132,18 +146,31 @@ def _best(series: Sequence[Series], axis: Axis) -> list[str]:
     points = [point for one in series for point in one.points if point.median(figure)]
     if len(points) == 1:
         return [f"One configuration: {words.lower()} {seconds(points[0].median(figure))} on {count(points[0].ranks, 'rank')}"]
-    quick, *_, slow = sorted(points, key=lambda point: point.median(figure) or 0.0)
+    quick = min(points, key=lambda point: point.median(figure) or 0.0)
+    # Against what differs along the axis alone: on other ranks, say, times differ for other reasons.
+    slow = max(_of_same_series(quick, series), key=lambda point: point.median(figure) or 0.0)
     factor = (slow.median(figure) or 0.0) / (quick.median(figure) or 1.0)
     told = f"{'' if figure == 'total_s' else words.lower() + ' '}{seconds(quick.median(figure))}"
-    clauses = [f"Fastest with {axis.label} {_value(quick, axis)}: {told}, {times(factor)} as fast as {_value(slow, axis)}"]
+    than = "" if slow is quick else f", {times(factor)} as fast as {_value(slow, axis)}"
+    clauses = [f"Fastest with {axis.label} {_named(quick, axis, series)}: {told}{than}"]
     found = quality_of(points)
     if found is not None:
         by = (lambda point: -(point.median(found[0]) or 0.0)) if "accuracy" in found[0] else (
             lambda point: point.median(found[0]) or 0.0
         )  # fmt: skip
         best = min((point for point in points if point.median(found[0]) is not None), key=by)
-        clauses.append(f"best {found[1]} with {_value(best, axis)} ({number(best.median(found[0]))})")
+        clauses.append(f"best {found[1]} with {_named(best, axis, series)}: {number(best.median(found[0]))}")
     return clauses
+
+
+def _of_same_series(point: Point, series: Sequence[Series]) -> list[Point]:
+    return next(one.points for one in series if any(other is point for other in one.points))
+
+
+def _named(point: Point, axis: Axis, series: Sequence[Series]) -> str:
+    """Its value on the axis, and where there are several series, which of them it is in."""
+    label = next(one.label for one in series if any(other is point for other in one.points))
+    return _value(point, axis) + (f" ({label})" if len(series) > 1 and label else "")
 
 
 def _value(point: Point, axis: Axis) -> str:

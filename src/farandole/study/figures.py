@@ -22,7 +22,7 @@ FIGURES = {
     "preprocess_s": "labels, scaling, splitting",
     "build_s": "the model and its optimizer",
     "broadcast_s": "every rank gets rank 0's weights, with the wait for ranks that load longer",
-    "train_s": "epochs with validation",
+    "train_s": "epochs with validation; of a program that marks no phases, from its first step to its last",
     "evaluate_s": "the test data",
     "save_s": "comparing and writing the model",
     "epoch_s": "an epoch with validation, median",
@@ -111,9 +111,14 @@ def _communication(record: Mapping[str, Any]) -> dict[str, Any]:
 def add_trace(figures: Figures, run: Path) -> None:
     """What the timeline shows and the run has not told itself."""
     found, reasons = trace_figures(run)
-    for name, value in found.items():
-        if name in (*TRACED, *_PHASE_FIGURES) and figures.values[name] is None:
-            figures.add({name: value}, reasons.get(name, ""))
+    told = figures.values
+    if told["exposed_s"] is not None:  # the run's own, of gradients alone; the timeline's is of all collectives
+        found["wait_s"] = found["gradient_wait_s"]
+    if all(told[name] is None and name not in found for name in _PHASE_FIGURES):
+        found["train_s"], reasons["train_s"] = found["training_s"], reasons.get("training_s", "the timeline shows no step")
+    for name in (*TRACED, *_PHASE_FIGURES):
+        if name in found and told[name] is None:
+            figures.add({name: found[name]}, reasons.get(name, ""))
 
 
 def _quality(record: Mapping[str, Any]) -> dict[str, Any]:

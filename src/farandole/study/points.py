@@ -170,9 +170,9 @@ _UNDERSCORED = ("--config_file",)
 def _option(option: str, value: Any) -> list[str]:
     if option == "--make-data":
         return [option] if value else []
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) and value:
         return [option, *map(str, value)]
-    return [option, str(value)]
+    return [option, str(value)]  # an empty list as []
 
 
 def varying(points: Iterable[Mapping[str, Any]]) -> list[str]:

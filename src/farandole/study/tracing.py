@@ -12,13 +12,14 @@ from pathlib import Path
 
 from farandole.errors import FarandoleError
 from farandole.observe import timeline
-from farandole.observe.analysis import analyse
+from farandole.observe.analysis import analyse, gaps_of
 from farandole.observe.observing import observing_environment
 
 __all__ = ["TRACED", "merge_watched", "recording_environment", "trace_figures"]
 
 TRACED = ("comm_s", "exposed_s", "wait_s", "data_stall_s", "forward_s", "backward_s", "optimizer_s")
 """Figures that a timeline has of every rank; null where a framework does not show them."""
+_OF_RANKS = (*TRACED, "gradient_wait_s", "training_s")
 _FILE = "timeline.json"
 
 
@@ -40,19 +41,22 @@ def trace_figures(run: Path) -> tuple[dict[str, float | None], dict[str, str]]:
     if file is None:
         return _nothing("the run has left no timeline")
     try:
-        ranks = analyse(file)["ranks"]
+        found = analyse(file)
     except (FarandoleError, ValueError, KeyError, OSError) as error:
         return _nothing(f"the timeline cannot be read: {error}")
+    ranks = found["ranks"]
     if not ranks:
         return _nothing("the timeline shows no rank")
+    if found["dropped_by_rank"]:
+        return _nothing(f"the timeline is not whole: {'; '.join(gaps_of(found))}")
     phases = dict.fromkeys(name for rank in ranks for name in rank["phases"])
     marked = {f"{phase}_s": _mean([rank["phases"].get(phase) for rank in ranks]) for phase in phases}
     reasons = {name: why for rank in ranks for name, why in rank["reasons"].items()}
-    return marked | {name: _mean([rank[name] for rank in ranks]) for name in TRACED}, reasons
+    return marked | {name: _mean([rank[name] for rank in ranks]) for name in _OF_RANKS}, reasons
 
 
 def _nothing(reason: str) -> tuple[dict[str, float | None], dict[str, str]]:
-    return dict.fromkeys(TRACED), dict.fromkeys(TRACED, reason)
+    return dict.fromkeys(_OF_RANKS), dict.fromkeys(_OF_RANKS, reason)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole import __version__
-from farandole.observe.environment import environment
+from farandole.benchmarks import benchmark
 from farandole.train.session import Result
 from farandole.train.settings import RunSettings
 
@@ -25,8 +25,8 @@ SCHEMA = 1
 PHASES = ("start", "load", "preprocess", "build", "broadcast", "train", "evaluate", "save")
 
 
-def make_record(settings: RunSettings, result: Result, *, started_s: float) -> dict[str, Any]:
-    """Everything known of a run, in plain values."""
+def make_record(settings: RunSettings, result: Result, *, started_s: float, machine: dict[str, Any]) -> dict[str, Any]:
+    """Everything known of a run, in plain values; `machine` as it was when the run began."""
     plan, first = result.plan, result.ranks[0]
     return {
         "schema": SCHEMA,
@@ -48,6 +48,7 @@ def make_record(settings: RunSettings, result: Result, *, started_s: float) -> d
         "step_s": _summary(_steps(first.batch_s, plan.passes)),
         "samples_per_s": _samples_per_s(result),
         "epochs": [_epoch(record) for record in result.epochs],
+        "metric": benchmark(settings.benchmark).watched,
         "final": _final(result),
         "communication": _communication(result),
         "memory": {
@@ -56,7 +57,7 @@ def make_record(settings: RunSettings, result: Result, *, started_s: float) -> d
         },
         "weights": {"same_on_all_ranks": True, "sha256": result.weights_sha256},
         "hosts": [rank.host for rank in result.ranks],
-        "environment": environment("keras", settings.framework, "tensorflow-cpu", "mpich"),
+        "environment": machine,
         "git": git_state(),
     }
 

@@ -36,12 +36,14 @@ def run_here(
     data: TrainingData | None = None,
 ) -> dict[str, Any]:
     """The run's record, on every rank; rank 0 writes the files and tells of it. Collective: every rank calls it."""
+    from farandole.observe.environment import environment
     from farandole.train.progress import Teller
     from farandole.train.record import make_record, write_history, write_record
     from farandole.train.session import run_on_rank, start
 
     began = time.perf_counter() if began is None else began
     started_s = time.time() - (time.perf_counter() - began)
+    machine = environment("keras", settings.framework, "tensorflow-cpu", "mpich")  # whose load is not that of the run yet
     folder = settings.output_dir
     if settings.checkpoint_every and settings.checkpoint_folder is None:
         raise SettingsError("checkpoint_every: nobody says where. Give output_dir or checkpoint_dir.")
@@ -51,7 +53,7 @@ def run_here(
         (folder / "run.json").unlink(missing_ok=True)  # it is of a finished run
     teller = Teller(stream, None if folder is None else folder / LOG) if is_first() else Teller(None)
     result = run_on_rank(settings, teller, began=began, data=data)
-    record = make_record(settings, result, started_s=started_s) | {
+    record = make_record(settings, result, started_s=started_s, machine=machine) | {
         "files": None if folder is None else _files(folder)
     }
     if folder is not None:

@@ -10,6 +10,7 @@ from farandole.errors import DataError
 from farandole.observe import timeline
 from farandole.observe.analysis import analyse, as_text
 from farandole.observe.clock import Clock
+from farandole.observe.part import part_path
 
 MS = 1_000_000
 
@@ -56,10 +57,10 @@ def test_hidden_exposed_and_waited_for(tmp_path):
         ],
     ]
     found = merged(tmp_path / "t.json", *ranks)
-    names = ("comm_s", "exposed_s", "hidden_s", "wait_s", "data_stall_s", "optimizer_s")
+    names = ("comm_s", "exposed_s", "hidden_s", "wait_s", "gradient_wait_s", "data_stall_s", "optimizer_s", "training_s")
     # Two threads at once are one time: communication from 10 to 30.
-    assert list(figures(found["ranks"][0], *names).values()) == [20, 10, 10, 6, 2, 3]
-    assert list(figures(found["ranks"][1], *names).values()) == [14, 4, 10, 0, 0, 3]
+    assert list(figures(found["ranks"][0], *names).values()) == [20, 10, 10, 6, 6, 2, 3, 33]
+    assert list(figures(found["ranks"][1], *names).values()) == [14, 4, 10, 0, 0, 0, 3, 33]
     assert [rank["steps"] for rank in found["ranks"]] == [[pytest.approx(0.033)]] * 2
     assert found["residual_s"] == 0 and found["condensed"] is None
     assert [(b["rank"], b["name"]) for b in found["bands"]] == [(0, "train"), (1, "train")]
@@ -78,9 +79,10 @@ def test_collectives_by_name_are_exposed_unless_nobody_waits_for_them(tmp_path):
         [("broadcast.w", "NEGOTIATE_BROADCAST", 45, 50), ("broadcast.w", "BROADCAST", 50, 60)],
     ]
     found = merged(tmp_path / "t.json", *ranks)
-    names = ("comm_s", "exposed_s", "hidden_s", "wait_s")
-    assert list(figures(found["ranks"][0], *names).values()) == [20, 60, 10, 45]
-    assert list(figures(found["ranks"][1], *names).values()) == [10, 15, 0, 0]
+    names = ("comm_s", "exposed_s", "hidden_s", "wait_s", "gradient_wait_s")
+    assert list(figures(found["ranks"][0], *names).values()) == [20, 60, 10, 45, 0]
+    assert list(figures(found["ranks"][1], *names).values()) == [10, 15, 0, 0, 0]
+    assert found["ranks"][0]["training_s"] is None
     rows = {row["name"]: (row["calls"], round(row["seconds"] * 1e3, 3)) for row in found["components"]}
     assert rows["broadcast"] == (1, 10) and rows["allreduce"] == (0.5, 5)
 
@@ -89,6 +91,26 @@ def test_phases_stand_still_while_others_inside_them_run(tmp_path):
     spans = [("phases", "load", 10, 30), ("phases", "preprocess", 0, 40), ("phases", "train", 40, 100)]
     (rank,) = merged(tmp_path / "t.json", spans)["ranks"]
     assert {name: round(s * 1e3, 3) for name, s in rank["phases"].items()} == {"preprocess": 20, "load": 20, "train": 60}
+
+
+def test_a_trace_that_is_not_whole_says_so(tmp_path, monkeypatch):
+    path, origin_ns = tmp_path / "t.json", time.monotonic_ns()
+    spans = [("training", f"{number} {'x' * 80}", number, number + 1) for number in range(500)]
+    record(path, 0, 3, spans[:2], origin_ns=origin_ns)
+    monkeypatch.setenv("FARANDOLE_TIMELINE_MAX_MB", "0.02")
+    record(path, 1, 3, spans, origin_ns=origin_ns)
+    part = part_path(path, 0)
+    part.write_bytes(part.read_bytes().split(b'"1 ')[0])
+    timeline.merge_parts(path)
+    found = analyse(path)
+    lost = found["dropped_by_rank"]["1"]["dropped"]
+    torn = sum(found["cut_bytes_by_rank"].values())
+    head = as_text(found).splitlines()[1:5]
+    assert 0 < lost < 500 and torn > 10
+    assert head[0] == "no part of rank 2"
+    assert head[1].startswith(f"recording was cut on rank 1: {lost} events are lost (the limit of 0.02 MB")
+    assert head[2] == "the recording of rank 0 was not ended: its last moments are missing"
+    assert head[3] == f"torn: {torn} bytes of rank 0 cannot be read"
 
 
 def test_drifting_clocks_are_put_right(tmp_path):
@@ -123,6 +145,21 @@ def test_a_file_of_another_kind_is_told(tmp_path):
         analyse(other)
     with pytest.raises(DataError, match="cannot be read"):
         analyse(tmp_path / "absent.json")
+
+
+def test_power_that_was_not_seen_is_a_gap(tmp_path):
+    """Of a step neither all parts nor any may be known; either way there is no sum of them."""
+    path, origin_ns = tmp_path / "t.json", time.monotonic_ns()
+    timeline.start(path, rank=0, size=1, host="n0", origin_ns=origin_ns)
+    for at in (0, 1, 2, 5, 6):
+        watts = {"cpu": 40.0} if at == 6 else {"cpu": 40.0, "memory": 5.0}
+        timeline.counter("power of parts n0", origin_ns + at * 100 * MS, watts)
+    timeline.counter("power of parts n0", origin_ns + 700 * MS, {"cpu": 50.0, "memory": 5.0})
+    timeline.stop()
+    timeline.merge_parts(path)
+    (node,) = analyse(path)["power"]
+    assert node["w"] == [45.0, 45.0, 45.0, None, None, 45.0, None, 55.0]
+    assert node["t_s"] == pytest.approx([0.1 * at for at in range(8)])
 
 
 def test_power_is_drawn_with_its_provenance(tmp_path, monkeypatch):

@@ -86,6 +86,7 @@ def check(path: Path, steps: int, limit_bytes: int) -> None:
         truth = {
             "comm_s": 2.5e-3, "exposed_s": 1e-3 - late_s, "hidden_s": 1.5e-3 + late_s, "data_stall_s": 1e-3,
             "forward_s": 3e-3, "backward_s": 4e-3 + late_s, "optimizer_s": 0.9e-3, "wait_s": LATE_US * 1e-6 - late_s,
+            "gradient_wait_s": LATE_US * 1e-6 - late_s, "training_s": 0.01,
         }  # fmt: skip
         figures = {name: rank[name] for name in truth}
         assert figures == pytest.approx({name: s * steps for name, s in truth.items()}, rel=1e-4, abs=1e-6)

@@ -77,6 +77,11 @@ def test_what_is_missing_says_why(tmp_path: Path) -> None:
     assert "timeline.json" in page.inside["figure-timeline"]
 
 
+def test_the_traced_run_is_named_by_what_tells_it_from_others(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), loaders=("pandas", "fast"), batch_sizes=(10,), repeats=1))))
+    assert re.search(r"The run on 2 ranks \((pandas|fast)\), ", page.inside["figure-heat"])
+
+
 def test_a_trace_without_power_is_drawn_and_says_so(tmp_path: Path) -> None:
     page = Page(write_report(make_study(tmp_path, Shape(power="none", ranks=(1, 2), repeats=1))))
     assert page.drawn("timeline")
@@ -88,6 +93,15 @@ def test_a_trace_that_cannot_be_read_is_a_reason_too(tmp_path: Path) -> None:
     for path in folder.rglob("timeline.json"):
         path.write_text("{")
     assert "cannot be read" in Page(write_report(folder)).inside["figure-heat"]
+
+
+def test_a_trace_that_is_not_whole_is_told(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, Shape(ranks=(1, 2), repeats=1))
+    for path in folder.rglob("timeline.json"):
+        dropped = {"1": {"dropped": 4_200, "dropped_because": "the limit of 256 MB is reached"}}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "dropped_by_rank": dropped}))
+    page = write_report(folder).read_text()
+    assert "recording was cut on rank 1: 4,200 events are lost (the limit of 256 MB is reached)" in page
 
 
 def test_a_study_without_results_is_a_page(tmp_path: Path) -> None:
@@ -109,8 +123,18 @@ def test_two_studies_are_compared(tmp_path: Path) -> None:
     assert "no evidence of a saving" in page.inside["figure-compare-energy"]
     assert "4 ranks" in page.inside["figure-compare"]
     assert "modelled: not compared" in page.inside["comparison"]
+    assert ">Before, pandas: efficient to " in page.source
     assert len(json.loads(page.inside["data"])["compared_with"]["results"]) == 3
-    assert 'data-text="farandole report a b"' in page.source
+    assert f'data-text="farandole report {before} {after}"' in page.source
+
+
+def test_the_command_of_the_page_names_the_folder_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_study(tmp_path / "a b", Shape(ranks=(1, 2), repeats=1, trace=False, title=""))
+    monkeypatch.chdir(tmp_path)
+    assert 'data-text="farandole report &#x27;a b&#x27;"' in write_report(Path("a b")).read_text()
+    monkeypatch.chdir(folder)
+    text = write_report(Path()).read_text()
+    assert 'data-text="farandole report ."' in text and "<h1>a b</h1>" in text
 
 
 def test_a_single_run_has_its_own_page(tmp_path: Path) -> None:
@@ -118,6 +142,26 @@ def test_a_single_run_has_its_own_page(tmp_path: Path) -> None:
     for name in ("phases", "history-loss", "history-accuracy", "heat", "timeline"):
         assert page.drawn(name), name
     assert "allreduce" in page.inside["components"]
+
+
+def test_the_metric_of_a_run_is_the_one_its_benchmark_is_judged_by(tmp_path: Path) -> None:
+    record = json.loads((make_run(tmp_path, trace=False) / "run.json").read_text())
+    final = {"train": {"loss": 0.1, "accuracy": 0.91, "r2": 0.62}, "test": {"loss": 0.2, "accuracy": 0.9, "r2": 0.583}}
+    (tmp_path / "run.json").write_text(json.dumps({**record, "benchmark": "p1b3", "metric": "r2", "final": final}))
+    page = Page(write_report(tmp_path))
+    assert 'data-name="test r2"' in page.source and 'data-name="test accuracy"' not in page.source
+    assert "0.583" in page.inside["results"] and "0.900" not in page.inside["results"]
+    assert "test r2 0.583" in page.source
+
+
+def test_the_local_batch_is_the_one_that_was_trained_with(tmp_path: Path) -> None:
+    """Rules of batch scaling make it another one than was set."""
+    folder = make_study(tmp_path, Shape(ranks=(4,), batch_sizes=(10, 20), repeats=1, trace=False, kind="batch"))
+    text = (folder / "results.jsonl").read_text()
+    assert 'data-name="local batch"' not in Page(write_report(folder)).source, "it is the axis"
+    (folder / "results.jsonl").write_text(text.replace('"local_batch": 20', '"local_batch": 80'))
+    page = Page(write_report(folder))
+    assert 'data-name="local batch"' in page.source and 'data-v="80"' in page.source
 
 
 def test_words_of_others_stay_text(tmp_path: Path) -> None:
@@ -137,19 +181,35 @@ def test_200_points_are_quick_and_light(tmp_path: Path) -> None:
     assert "5 of 8 configurations are drawn" in path.read_text()
 
 
-def test_the_command_of_a_run_has_every_setting_and_is_understood() -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"benchmark": name} for name in ("nt3", "p1b1", "p1b2", "p1b3")),
+        {"benchmark": "nt3", "preset": "test", "dense": [30, 10], "work": "weak", "emulate_ranks": 8, "learning_rate": None},
+        {"benchmark": "p1b2", "preset": "paper", "make_data": True, "dense": [], "checkpoint_best": "val_loss", "checkpoint_keep": 2},
+        {"benchmark": "p1b3", "data_dir": "a b", "conv": [10, 10, 5], "cell_features": ["mirna", "proteome"], "loader": "pandas"},
+    ],
+)
+def test_the_command_of_a_run_makes_the_same_run(given: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     from farandole.cli import main
+    from farandole.train import command
     from farandole.train.settings import RunSettings
 
-    given = RunSettings.from_flat({"benchmark": "nt3", "preset": "test", "dense": [30, 10], "work": "weak"}).as_flat()
-    words = shlex.split(command_of({"benchmark": "nt3", "ranks": 3, "settings": given}) or "")
-    assert words[:6] == ["farandole", "run", "nt3", "-n", "3", "--weak"]
-    assert words[words.index("--dense") + 1 : words.index("--dense") + 3] == ["30", "10"]
-    typed = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
-    assert {name for name, value in given.items() if value is not None and value != ""} - typed <= {
-        "benchmark", "output_dir", "make_data", "work", "emulate_ranks"
-    }  # fmt: skip
-    assert main([*words[1:], "--list"]) == 0
+    found: list[RunSettings] = []
+    ranks: list[int] = []
+
+    def remember(settings: RunSettings, folder: Path, options: dict[str, int], *_: object) -> int:
+        found.append(settings)
+        ranks.append(options["ranks"])
+        return 1
+
+    monkeypatch.setattr(command, "_on_new_ranks", remember)
+    settings = RunSettings.from_flat(given).as_flat()
+    words = shlex.split(command_of({"benchmark": given["benchmark"], "ranks": 3, "settings": settings}) or "")
+    assert main(words[1:]) == 1
+    (again,) = found
+    assert ranks == [3]
+    assert {**again.as_flat(), "output_dir": None} == {**settings, "output_dir": None}
 
 
 def test_the_command_writes_the_page_and_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

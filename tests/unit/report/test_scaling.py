@@ -69,6 +69,18 @@ def test_the_base_is_on_the_fewest_ranks_and_points_without_a_time_are_left_out(
     assert scaling_of([point(1, total_s=None)], work="strong") == []
 
 
+def test_without_phases_what_the_trace_shows_is_still_told() -> None:
+    alone = point(1, total_s=40.0, exposed_s=0.0, wait_s=0.0, data_stall_s=0.0)
+    _, two = scaling_of([alone, point(2, total_s=35.0, exposed_s=14.0, wait_s=2.0, data_stall_s=1.0)], work="strong")
+    assert two.losses == pytest.approx({"allreduce": 12 / 35, "straggler": 2 / 35, "stall": 1 / 35})
+    assert parts_s(two.point)["rest"] == pytest.approx(20.0)
+
+
+def test_points_that_tell_nothing_apart_are_compared_as_a_whole() -> None:
+    _, two = scaling_of([run(1, load=0.0, train=90.0, exposed=0.0, build_s=10.0), point(2, total_s=80.0)], work="strong")
+    assert two.losses == pytest.approx({"rest": 30 / 80})
+
+
 def test_without_any_total_training_is_compared_alone() -> None:
     _, four = scaling_of([point(1, train_s=80.0), point(4, train_s=25.0)], work="strong")
     assert four.training_only
@@ -94,7 +106,7 @@ def test_weak_scaling_keeps_the_time_and_grows_the_work() -> None:
     assert case is not None
     assert case.efficiency == pytest.approx(0.3113, abs=1e-4)
     assert case.speedup == pytest.approx(3072 * 10.30 / 33.09)
-    assert case.losses == pytest.approx({"other": 1 - case.efficiency}), "what is not known is no cause"
+    assert case.losses == pytest.approx({"rest": 1 - case.efficiency}), "what is not known is no cause"
 
 
 def test_batches_are_compared_at_the_same_ranks() -> None:

@@ -50,28 +50,60 @@ def test_no_run_has_finished(tmp_path: Path) -> None:
 def test_other_studies_name_the_fastest_and_the_best(tmp_path: Path) -> None:
     (verdict,) = content(tmp_path, kind="batch", ranks=(4,), batch_sizes=(10, 80)).verdicts
     assert verdict.startswith("Fastest with batch size 80: ")
-    assert "best test accuracy with 10 (" in verdict
+    assert "; best test accuracy with 10: 0.9" in verdict
+
+
+def test_the_fastest_is_compared_along_the_axis_alone(tmp_path: Path) -> None:
+    """On fewer ranks, the other loader would be slower for another reason."""
+    found = content(tmp_path, kind="loaders", ranks=(2, 8), loaders=("pandas", "fast"), rates=(0.001,))
+    times = {(line["settings"]["ranks"], line["settings"]["loader"]): line["figures"]["total_s"] for line in read_folder(tmp_path).raw}
+    factor = times[8, "pandas"] / times[8, "fast"]
+    assert found.verdicts[-1].startswith("Fastest with loader fast (ranks 8, learning rate 0.008): ")
+    assert f", {factor:.2f}× as fast as pandas; " in found.verdicts[-1]
+
+
+def rules(folder: Path, reached: dict[tuple[str, int], float], kind: str = "strong") -> Content:
+    """A study of rules for the rate, each with the accuracy it has reached as so many ranks; 0: as those there are."""
+    make_study(folder, Shape(ranks=(1,), repeats=1, trace=False, kind=kind))
+    (line,) = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    lines = []
+    for at, ((rule, as_ranks), accuracy) in enumerate(reached.items()):
+        settings = {**line["settings"], "ranks": min(as_ranks, 2) or 2, "emulate_ranks": as_ranks, "lr_scaling": rule}
+        figures = {**line["figures"], "test_accuracy": accuracy, "total_s": 100.0 / (as_ranks or at + 1)}
+        lines.append({**line, "key": str(at), "settings": settings, "figures": figures, "marks": ["emulated ranks", "modelled power"]})
+    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    about = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps({**about, "points": lines}))
+    return content_of(read_folder(folder), None)
 
 
 def test_emulated_ranks_tell_of_accuracy_and_never_of_speed(tmp_path: Path) -> None:
     """On one rank or on two, as they divide: those are not what is varied."""
-    make_study(tmp_path, Shape(ranks=(1,), repeats=1, trace=False))
-    (line,) = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     reached = {("linear", 1): 0.99, ("linear", 8): 0.98, ("linear", 48): 0.6, ("none", 1): 0.99, ("none", 8): 0.985, ("none", 48): 0.975}
-    lines = []
-    for at, ((rule, as_ranks), accuracy) in enumerate(reached.items()):
-        settings = {**line["settings"], "ranks": min(as_ranks, 2), "emulate_ranks": as_ranks, "lr_scaling": rule}
-        figures = {**line["figures"], "test_accuracy": accuracy, "total_s": 100.0 / as_ranks}
-        lines.append({**line, "key": str(at), "settings": settings, "figures": figures, "marks": ["emulated ranks", "modelled power"]})
-    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    about = json.loads((tmp_path / "study.json").read_text())
-    (tmp_path / "study.json").write_text(json.dumps({**about, "points": lines}))
-    found = content_of(read_folder(tmp_path), None)
+    found = rules(tmp_path, reached)
     (verdict,) = found.verdicts
     assert verdict.startswith("Test accuracy holds to 8 ranks with rate scaling linear (0.98) and is 0.60 on 48; ")
     assert verdict.endswith("; holds to 48 ranks with rate scaling none (0.97); power modelled, not measured.")
     assert [figure.name for figure in found.figures if figure.draw] == ["accuracy"]
     assert "emulating" in next(figure for figure in found.figures if figure.name == "time").reason
+
+
+def test_one_number_of_emulated_ranks_tells_nothing_of_speed_either(tmp_path: Path) -> None:
+    found = rules(tmp_path, {("linear", 48): 0.6, ("sqrt", 48): 0.91, ("none", 48): 0.975})
+    assert found.verdicts == [
+        "Trained as 48 ranks, test accuracy is 0.97 with rate scaling none and 0.60 with linear; power modelled, not measured."
+    ]
+    (accuracy,) = [figure for figure in found.figures if figure.draw]
+    assert (accuracy.name, accuracy.title) == ("accuracy", "Test accuracy by rate scaling")
+    assert accuracy.draw is not None and ">0.910</text>" in accuracy.draw(540.0)
+
+
+def test_accuracy_along_names_is_drawn_beside_the_time(tmp_path: Path) -> None:
+    found = rules(tmp_path, {("linear", 0): 0.6, ("none", 0): -0.2}, kind="lr")
+    assert [figure.name for figure in found.figures if figure.draw] == ["time", "energy", "accuracy"]
+    assert found.verdicts[0].startswith("Fastest with rate scaling none: ")
+    drawn = next(figure.draw for figure in found.figures if figure.name == "accuracy")
+    assert drawn is not None and drawn(540.0).count('class="fill s1"') == 2
 
 
 def test_a_single_run(tmp_path: Path) -> None:
@@ -127,6 +159,17 @@ def test_a_busy_machine_and_uncommitted_changes_are_told(tmp_path: Path) -> None
     chips = {item.name: item for item in content_of(read_folder(tmp_path), None).trust}
     assert (chips["machine"].value, chips["machine"].level) == ("busy", "care")
     assert chips["source"].value.endswith(" + changes")
+
+
+def test_a_script_of_the_user_s_is_told_what_it_waits_for(tmp_path: Path) -> None:
+    """It marks no phases: what is known is the time, and what its trace has shown."""
+    make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False, power="none"))
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    for line, total_s, exposed_s in zip(lines, (40.0, 35.0), (0.0, 14.0)):
+        line["figures"] = {"total_s": total_s, "exposed_s": exposed_s, "wait_s": 0.0, "data_stall_s": 0.0}
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (verdict,) = content_of(read_folder(tmp_path), None).verdicts
+    assert "57% on 2; waiting for allreduce costs most (40% of the time on 2)" in verdict
 
 
 def test_others_tables_without_totals_are_shown_by_what_they_have(tmp_path: Path) -> None:

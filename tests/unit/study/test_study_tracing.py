@@ -1,5 +1,6 @@
 """What a point's timeline adds to its figures: timelines whose truth is known."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from farandole.observe import timeline
-from farandole.study.figures import add_trace, figures_of_command
+from farandole.study.figures import Figures, add_trace, figures_of_command, figures_of_run
 from farandole.study.tracing import TRACED, trace_figures
 
 MS = 1_000_000
@@ -16,6 +17,22 @@ STEP: Spans = [
     ("training", "DATA", 0, 2), ("training", "FORWARD", 2, 6), ("training", "BACKWARD", 6, 16), ("training", "OPTIMIZER", 16, 19),
     ("steps", "STEP", 0, 20, {"step": 0}),
 ]  # fmt: skip
+
+# Rank 1 loads 50 ms longer, so that rank 0 waits for it in the broadcast, and is 4 ms late for the gradients.
+RANKS = [
+    [
+        ("broadcast.w", "BROADCAST", 10, 70),
+        ("training", "DATA", 70, 72),
+        ("training", "WAIT_FOR_GRADIENTS", 90, 100, {"step": 0}),
+        ("steps", "STEP", 70, 110, {"step": 0}),
+    ],
+    [
+        ("broadcast.w", "BROADCAST", 60, 70),
+        ("training", "DATA", 70, 72),
+        ("training", "WAIT_FOR_GRADIENTS", 94, 100, {"step": 0}),
+        ("steps", "STEP", 70, 110, {"step": 0}),
+    ],
+]
 
 
 def record(run: Path, *ranks: Spans) -> None:
@@ -59,4 +76,40 @@ def test_phases_of_the_timeline_where_power_has_told_none(tmp_path: Path) -> Non
 
 def test_a_run_without_a_timeline(tmp_path: Path) -> None:
     found, reasons = trace_figures(tmp_path)
-    assert found == dict.fromkeys(TRACED) and set(reasons.values()) == {"the run has left no timeline"}
+    assert found.keys() >= set(TRACED) and set(found.values()) == {None} and set(reasons.values()) == {"the run has left no timeline"}
+
+
+def milliseconds(found: Figures, *names: str) -> list[float]:
+    return [round(found.values[name] * 1e3, 3) for name in names]
+
+
+def test_stragglers_of_a_benchmark_are_those_of_its_gradients(tmp_path: Path) -> None:
+    """The run says what it waited for gradients; the wait in the broadcast is part of another phase."""
+    seconds = {name: {"ranks": [0.05, 0.05], "max": 0.05} for name in ("broadcast", "train", "total")}
+    (tmp_path / "run.json").write_text(json.dumps({
+        "benchmark": "nt3", "seconds": seconds, "epoch_s": {"median": 0.05}, "step_s": {"median": 0.04}, "samples_per_s": 1.0,
+        "communication": {"bytes": [8, 8], "seconds": [0.02, 0.02], "exposed_s": [0.010, 0.006]},
+        "final": {"train": {}, "test": {}}, "plan": {"global_batch": 2, "local_batch": 1, "epochs": 1, "samples_per_epoch": 2},
+        "epochs": [{}], "parameters": 7, "memory": {"peak_bytes": [5, 6]}, "hosts": ["a", "a"],
+    }))  # fmt: skip
+    record(tmp_path, *RANKS)
+    found = figures_of_run(tmp_path)
+    assert milliseconds(found, "exposed_s", "wait_s", "data_stall_s", "train_s") == [8, 2, 2, 50]
+
+
+def test_a_program_that_tells_nothing_is_seen_by_its_timeline(tmp_path: Path) -> None:
+    record(tmp_path, *RANKS)
+    found = figures_of_command(0.2, {}, {})
+    add_trace(found, tmp_path)
+    assert milliseconds(found, "exposed_s", "wait_s", "data_stall_s", "train_s") == [43, 27, 2, 40]
+    marked = figures_of_command(0.2, {"load": 0.05}, {})
+    add_trace(marked, tmp_path)
+    assert marked.values["train_s"] is None, "its phases may lie within its steps"
+
+
+def test_nothing_is_summed_up_of_a_timeline_that_was_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FARANDOLE_TIMELINE_MAX_MB", "0.02")
+    record(tmp_path, [("training", f"{number} {'x' * 80}", number, number + 1) for number in range(400)])
+    found = figures_of_command(0.2, {}, {})
+    add_trace(found, tmp_path)
+    assert found.values["exposed_s"] is None and "recording was cut on rank 0" in found.reasons["exposed_s"]

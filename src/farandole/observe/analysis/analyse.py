@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from farandole.observe.analysis.components import components_of
-from farandole.observe.analysis.figures import Figures, Kinds, Wait, awaited, waits_of
+from farandole.observe.analysis.figures import Figures, Kinds, Wait, awaited, is_of_gradients, waits_of
 from farandole.observe.analysis.reading import RankSpans, Trace, read
 from farandole.observe.analysis.spans import Span, union
 
@@ -16,6 +18,9 @@ __all__ = ["analyse"]
 
 _MOST_DRAWN = 2_000  # stretches of communication of a rank: more than a screen has
 _RANKS_DRAWN = 64
+_GAPS: dict[str, Any] = {
+    "missing_ranks": [], "unfinished_ranks": [], "dropped_by_rank": {}, "cut_bytes_by_rank": {}, "ignored_parts": {}, "condensed": None
+}  # fmt: skip
 _PARTS_OF_STEPS = {
     "DATA": "data_stall_s", "FORWARD": "forward_s", "BACKWARD": "backward_s", "OPTIMIZER": "optimizer_s"
 }  # fmt: skip
@@ -37,8 +42,7 @@ def analyse(trace: Path) -> dict[str, Any]:
             drawn for pid, rank in list(ranks.items())[:_RANKS_DRAWN] for drawn in _communication(pid, rank.spans)
         ],
         "components": components_of(list(ranks.values())),
-        "missing_ranks": found.gaps.get("missing_ranks", []),
-        "condensed": found.gaps.get("condensed"),
+        **{name: found.gaps.get(name, empty) for name, empty in _GAPS.items()},
     }
 
 
@@ -63,9 +67,11 @@ def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[
     steps = sorted((span for span in rank.spans if _is_step(span)), key=lambda span: span.start_s)
     figures = Kinds.of(rank.spans).whole()
     figures.wait_s = sum(_waited(wait, last) for wait in waits)
+    gradient_wait_s = sum(_waited(wait, last) for wait in waits if is_of_gradients(wait))
     for summed in [rank.condensed.get("outside"), *(step.args.get("s") for step in steps)]:
         if summed:
             figures += Figures(*summed)
+            gradient_wait_s += Figures(*summed).wait_s  # merging sums up no other waits
     unseen = _unseen(rank.spans)
     return {
         "rank": number,
@@ -78,9 +84,11 @@ def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[
         "exposed_s": figures.exposed_s,
         "hidden_s": figures.hidden_s,
         "wait_s": figures.wait_s,
+        "gradient_wait_s": gradient_wait_s,
         **{figure: None if figure in unseen else getattr(figures, figure) for figure in _PARTS_OF_STEPS.values()},
         "reasons": unseen,
         "total_s": _extent(rank.spans),
+        "training_s": _extent(steps) if steps else None,
     }
 
 
@@ -161,10 +169,21 @@ def _communication(number: int, spans: Iterable[Span]) -> list[dict[str, Any]]:
     ]
 
 
+def _with_gaps(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float | None]]:
+    """Curves have equal steps; those that are not there were not seen."""
+    step_s = median_low(later[0] - at_s for (at_s, _), later in pairwise(points)) if len(points) > 1 else 0.0
+    for (at_s, watts), (later_s, _) in pairwise([*points, *points[-1:]]):
+        yield at_s, watts
+        for number in range(1, round((later_s - at_s) / step_s) if step_s else 0):
+            yield at_s + number * step_s, None
+
+
 def _power(node: str, told: dict[str, Any]) -> dict[str, Any]:
-    """The node where it is measured as a whole, otherwise its parts together."""
+    """The node where it is measured as a whole, otherwise its parts together, where all of them were seen."""
     whole = [(at_s, watts["node"]) for at_s, watts in told["points"] if "node" in watts]
-    points = sorted(whole or [(at_s, sum(watts.values())) for at_s, watts in told["points"]])
+    parts = {part for _, watts in told["points"] for part in watts}
+    summed = [(at_s, sum(watts.values())) for at_s, watts in told["points"] if watts.keys() == parts]
+    points = list(_with_gaps(sorted(whole or summed)))
     return {
         "node": node,
         "t_s": [at_s for at_s, _ in points],

@@ -13,13 +13,14 @@ from dataclasses import dataclass, fields
 
 from farandole.observe.analysis.spans import Span, Stretches, length, overlap, union
 
-__all__ = ["COLLECTIVES", "Figures", "Kinds", "awaited", "figures_of", "waits_of"]
+__all__ = ["COLLECTIVES", "Figures", "Kinds", "awaited", "is_of_gradients", "waits_of"]
 
 COLLECTIVES = frozenset(
     ("ALLREDUCE", "BROADCAST", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BARRIER", "SENDRECV", "JOIN")
 )
 _WAITS = frozenset(("WAIT_FOR_GRADIENTS", "WAIT_FOR_COLLECTIVE"))
 _NEGOTIATES = "NEGOTIATE_"
+_GRADIENTS = "gradients "
 _COMMUNICATION = "communication"
 _TRAINING = "training"
 
@@ -65,28 +66,17 @@ class Kinds:
                 lists[kind].append((span.start_s, span.end_s))
         return cls(**{name: union(found) for name, found in lists.items()})
 
-    def between(self, start_s: float, end_s: float) -> Figures:
-        """Without the wait for stragglers, which one rank alone does not know."""
-        found = {name: overlap(getattr(self, name), start_s, end_s) for name in _KINDS}
-        return _figures(found, self._hidden(start_s, end_s))
-
     def whole(self) -> Figures:
-        found = {name: length(getattr(self, name)) for name in _KINDS}
-        return _figures(found, self._hidden(float("-inf"), float("inf")))
-
-    def _hidden(self, start_s: float, end_s: float) -> float:
-        clipped = ((max(a, start_s), min(b, end_s)) for a, b in self.communication if b > start_s and a < end_s)
-        return sum(b - a - overlap(self.exposed, a, b) for a, b in clipped)
+        """Without the wait for stragglers, which one rank alone does not know."""
+        return Figures(
+            comm_s=length(self.communication), exposed_s=length(self.exposed),
+            hidden_s=sum(end - start - overlap(self.exposed, start, end) for start, end in self.communication),
+            data_stall_s=length(self.data), forward_s=length(self.forward), backward_s=length(self.backward),
+            optimizer_s=length(self.optimizer),
+        )  # fmt: skip
 
 
 _KINDS = tuple(field.name for field in fields(Kinds))
-
-
-def _figures(found: dict[str, float], hidden_s: float) -> Figures:
-    return Figures(
-        comm_s=found["communication"], exposed_s=found["exposed"], hidden_s=hidden_s, data_stall_s=found["data"],
-        forward_s=found["forward"], backward_s=found["backward"], optimizer_s=found["optimizer"],
-    )  # fmt: skip
 
 
 _OF_TRAINING = {"DATA": "data", "FORWARD": "forward", "BACKWARD": "backward", "OPTIMIZER": "optimizer"}
@@ -114,12 +104,12 @@ def awaited(span: Span) -> str | None:
     return {"WAIT_FOR_GRADIENTS": "ALLREDUCE", "WAIT_FOR_COLLECTIVE": "COLLECTIVE"}.get(name, name)
 
 
-def figures_of(spans: Iterable[Span]) -> Figures:
-    return Kinds.of(spans).whole()
-
-
 Wait = tuple[tuple[str, int], float, float]
 """Which of a collective's occurrences; when this rank was ready for it, and when it was done."""
+
+
+def is_of_gradients(wait: Wait) -> bool:
+    return wait[0][0].startswith(_GRADIENTS)
 
 
 def waits_of(spans: Iterable[Span]) -> list[Wait]:
@@ -129,7 +119,7 @@ def waits_of(spans: Iterable[Span]) -> list[Wait]:
     found: list[Wait] = []
     for span in sorted(spans, key=lambda span: span.start_s):
         if span.name == "WAIT_FOR_GRADIENTS":
-            what = f"gradients {span.args.get('step', -1)}"  # several optimizers count their steps alike
+            what = f"{_GRADIENTS}{span.args.get('step', -1)}"  # several optimizers count their steps alike
             seen[what] = seen.get(what, -1) + 1
             found.append(((what, seen[what]), span.start_s, span.end_s))
         elif span.name.startswith(_NEGOTIATES) and not span.args.get("async"):

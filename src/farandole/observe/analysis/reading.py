@@ -74,7 +74,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
                 text = line.strip().rstrip(",")
                 if text not in ("[", "]", ""):
                     yield _event(text, path, number)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError) as error:
         raise DataError(f"timeline {path}: cannot be read ({error})") from error
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-__all__ = ["as_text"]
+__all__ = ["as_text", "gaps_of"]
 
 _MOST_RANKS = 32
+_MOST_NAMED = 8
 _COLUMNS = ("total_s", "comm_s", "exposed_s", "hidden_s", "wait_s", "data_stall_s")
 _HEADINGS = ("rank", "steps", "step s", "total s", "comm s", "exposed s", "hidden s", "wait s", "data s")
 
@@ -22,10 +23,30 @@ def _head(found: Mapping[str, Any]) -> Iterator[str]:
     how = f" ({found['clock']})" if found["clock"] else ""
     known = "unknown" if residual is None else "0 s" if residual == 0 else f"at most {residual * 1e6:,.1f} us"
     yield f"{len(found['ranks'])} ranks; clocks apart: {known}{how}"
-    if found["missing_ranks"]:
-        yield f"no part of ranks: {', '.join(map(str, found['missing_ranks']))}"
+    yield from gaps_of(found)
     if found["condensed"]:
         yield f"condensed: {found['condensed']['what']}"
+
+
+def gaps_of(found: Mapping[str, Any]) -> Iterator[str]:
+    """What was not recorded, or is lost: figures are of the rest. Nothing where the trace is whole."""
+    if found["missing_ranks"]:
+        yield f"no part of {_named(found['missing_ranks'])}"
+    dropped = found["dropped_by_rank"]
+    if dropped:
+        lost, reasons = sum(told["dropped"] for told in dropped.values()), {told["dropped_because"] for told in dropped.values()}
+        yield f"recording was cut on {_named(dropped)}: {lost:,} events are lost ({', '.join(sorted(reasons))})"
+    if found["unfinished_ranks"]:
+        yield f"the recording of {_named(found['unfinished_ranks'])} was not ended: its last moments are missing"
+    if found["cut_bytes_by_rank"]:
+        yield f"torn: {sum(found['cut_bytes_by_rank'].values()):,} bytes of {_named(found['cut_bytes_by_rank'])} cannot be read"
+    for name, reason in found["ignored_parts"].items():
+        yield f"left out: {name}, {reason}"
+
+
+def _named(ranks: Collection[int | str]) -> str:
+    shown = ", ".join(map(str, list(ranks)[:_MOST_NAMED]))
+    return f"rank{'' if len(ranks) == 1 else 's'} {shown}" + (f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else "")
 
 
 def _ranks(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from farandole.report.chart import (
     Frame,
@@ -23,9 +23,9 @@ from farandole.report.chart import (
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import plain
 
-__all__ = ["Line", "Mark", "line_chart", "marker"]
+__all__ = ["WIDEST_LABEL", "Axes", "Line", "Mark", "line_chart", "marker"]
 
-_WIDEST_LABEL = 0.3
+WIDEST_LABEL = 0.3
 """Of a chart's width; beyond it names go into a legend."""
 
 
@@ -60,16 +60,14 @@ class Axes:
     x_log: bool = True
     y_log: bool = True
     x_ticks: Sequence[float] = ()
-    x_text: Callable[[float], str] = plain
     height: float = 320.0
     words: str = ""
-    attributes: dict[str, str] = field(default_factory=dict)
 
 
 def line_chart(lines: Sequence[Line], axes: Axes, width: float) -> Markup:
     labels = [line.label for line in lines if line.label]
     widest = max((label_width(label) for label in labels), default=0.0)
-    direct = len(labels) > 1 and widest <= _WIDEST_LABEL * width
+    direct = len(labels) > 1 and widest <= WIDEST_LABEL * width
     low, high = _range([value for line in lines for value in _values(line)], log=axes.y_log)
     y_ticks = log_ticks(low, high) if axes.y_log else inside(linear_ticks(low, high), low, high)
     y_text = plain if axes.y_log else even(y_ticks)
@@ -80,11 +78,10 @@ def line_chart(lines: Sequence[Line], axes: Axes, width: float) -> Markup:
     drawing = svg(
         frame,
         y_axis(frame, y, y_ticks, y_text, axes.y_label),
-        x_axis(frame, x, x_ticks, axes.x_text, axes.x_label),
+        x_axis(frame, x, x_ticks, plain, axes.x_label),
         *(_line(line, x, y) for line in reversed(lines)),
         *([_end_labels(lines, x, y, frame)] if direct else ()),
         words=axes.words,
-        **axes.attributes,
     )
     entries = [(f"{line.kind} {line.style}", line.label) for line in lines if line.label]
     return drawing if direct or len(entries) < 2 else join([legend(entries), drawing])

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
-from farandole.report.chart import Frame, Scale, label_width, log_ticks, svg, text_width, x_axis, y_axis
+from farandole.report.chart import (
+    Frame,
+    Scale,
+    label_width,
+    legend,
+    log_ticks,
+    svg,
+    text_width,
+    x_axis,
+    y_axis,
+)
 from farandole.report.figures import Figure, missing
-from farandole.report.figures.lines import Axes, Line, Mark, line_chart, marker
-from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption
-from farandole.report.groups import Axis, Point, Series
-from farandole.report.markup import Markup, tag
+from farandole.report.figures.bars import Level, level_bars
+from farandole.report.figures.lines import WIDEST_LABEL, Axes, Line, line_chart, marker
+from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption, words_of
+from farandole.report.groups import Axis, Point, Series, metric_of
+from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import number, plain, prefix_for, quantity, seconds
 from farandole.report.reading import Study
 
@@ -27,14 +41,8 @@ def quality_of(points: Sequence[Point]) -> tuple[str, str] | None:
     """The figure that says best how good the models are, and its name."""
     for figure, words in _MEASURES:
         if any(point.values(figure) for point in points):
-            return figure, words.format(metric=_metric(points))
+            return figure, words.format(metric=metric_of(points))
     return None
-
-
-def _metric(points: Sequence[Point]) -> str:
-    """What `accuracy` is: some benchmarks have a correlation or R2 there."""
-    told = [str(attempt.figures["metric"]) for point in points for attempt in point.attempts if attempt.figures.get("metric")]
-    return told[0].replace("_", " ") if told else "accuracy"
 
 
 def accuracy_figure(study: Study, series: Sequence[Series], axis: Axis) -> Figure:
@@ -45,22 +53,50 @@ def accuracy_figure(study: Study, series: Sequence[Series], axis: Axis) -> Figur
         reason = study.reason("test_accuracy") or study.reason("accuracy")
         return missing("accuracy", title, f"No run has an accuracy or a loss{f': {reason}' if reason else ''}.")
     figure, words = found
+    if not axis.numeric:
+        return _bars(series, axis, figure, words)
     drawn = [one for one in series[:MOST_SERIES] if one.points]
     if max(len({_x(point, axis) for point in one.points}) for one in drawn) < 2:
         return missing("accuracy", title, f"A line needs runs with two values of {axis.label}; there is one.")
     lines = [_line(one, axis, figure, f"s{number}") for number, one in enumerate(drawn, 1)]
-    emulated = any(point.trained_as != point.ranks for point in points)
     axes = Axes(
         x_label=axis.label, y_label=words, y_log=False, words=f"{words} against {axis.label}",
         x_ticks=sorted({mark.x for line in lines for mark in line.marks}), x_log=True,
     )  # fmt: skip
     caption = f"{words.capitalize()} at the end. {repeats_caption(points)}" + (
-        " Hollow: trained as that many ranks on fewer (emulated)." if emulated else ""
+        " Hollow: trained as that many ranks on fewer (emulated)." if any(map(_is_fewer, points)) else ""
     )
     return Figure(
         name="accuracy", title=f"{words.capitalize()} against {axis.label}", caption=caption,
         draw=lambda width: line_chart([line for line in lines if line.marks], axes, width),
     )  # fmt: skip
+
+
+def _bars(series: Sequence[Series], axis: Axis, figure: str, words: str) -> Figure:
+    """Along an axis of names."""
+    levels = [
+        Level(
+            label=str(point.settings[axis.name]), group=one.label, value=value, spread=point.spread(figure),
+            words=words_of(point, axis),
+        )
+        for one in series
+        for point in one.points
+        if (value := point.median(figure)) is not None
+    ]  # fmt: skip
+    points = [point for one in series for point in one.points]
+    title = f"{words.capitalize()} by {axis.label}"
+    return Figure(
+        name="accuracy", title=title,
+        caption=f"{words.capitalize()} at the end. "
+        + ("One run each." if all(len(point.attempts) == 1 for point in points) else "Medians; lines span all repeats.")
+        + (" Trained as more ranks than there were (emulated)." if any(map(_is_fewer, points)) else ""),
+        draw=lambda width: level_bars(levels, width, words, title),
+    )  # fmt: skip
+
+
+def _is_fewer(point: Point) -> bool:
+    """Ranks that stand for more."""
+    return point.trained_as != point.ranks
 
 
 def _x(point: Point, axis: Axis) -> float:
@@ -72,10 +108,7 @@ def _line(series: Series, axis: Axis, figure: str, kind: str) -> Line:
     for point in sorted(series.points, key=lambda point: _x(point, axis)):
         mark = mark_of(_x(point, axis), point, figure, axis)
         if mark is not None:
-            emulated = point.trained_as != point.ranks
-            marks.append(
-                Mark(x=mark.x, y=mark.y, spread=mark.spread, repeats=mark.repeats, words=mark.words, hollow=emulated)
-            )
+            marks.append(replace(mark, hollow=_is_fewer(point)))
     return Line(label=series.label, kind=kind, marks=marks)
 
 
@@ -115,14 +148,17 @@ def _energy(
     frame = Frame(width=width, height=320.0, left=left)
     y = Scale(low=low, high=high, start=frame.y1, end=frame.top, log=True)
     x = Scale(low=min(times) / 1.15, high=max(times) * 1.2, start=frame.left, end=frame.x1, log=True)
-    return svg(
+    names = [series.label for series, _ in drawn if series.label]
+    direct = all(label_width(name) <= WIDEST_LABEL * width for name in names)
+    drawing = svg(
         frame,
         y_axis(frame, y, ticks, lambda value: plain(value / factor), f"{prefix}J {what}".strip()),
         x_axis(frame, x, log_ticks(x.low, x.high, 5), plain, "seconds"),
         *(_path(kept, figure, axis, x, y, f"s{number}") for number, (_, kept) in enumerate(drawn, 1)),
-        _labels(drawn, figure, axis, x, y, frame),
+        _labels(drawn, figure, axis, x, y, frame, named=direct),
         words="Energy against time",
     )
+    return drawing if direct else join([legend([(f"s{at} thin", series.label) for at, (series, _) in enumerate(drawn, 1)]), drawing])
 
 
 def _path(kept: Sequence[Point], figure: str, axis: Axis, x: Scale, y: Scale, kind: str) -> Markup:
@@ -148,21 +184,29 @@ def _words(point: Point, figure: str, axis: Axis) -> str:
 
 
 def _labels(
-    drawn: Sequence[tuple[Series, Sequence[Point]]], figure: str, axis: Axis, x: Scale, y: Scale, frame: Frame
+    drawn: Sequence[tuple[Series, Sequence[Point]]], figure: str, axis: Axis, x: Scale, y: Scale, frame: Frame, *, named: bool
 ) -> Markup:
-    """Beside the points, and left out where they would lie on another label or point."""
-    taken = [(x(p.median("total_s") or 1.0), y(p.median(figure) or 1.0)) for _, kept in drawn for p in kept]
-    boxes = [(at - 5, height - 5, at + 5, height + 5) for at, height in taken]
+    """Beside the points and off the lines if there is room; left out where they would lie on another label or point."""
+    paths = [[(x(p.median("total_s") or 1.0), y(p.median(figure) or 1.0)) for p in kept] for _, kept in drawn]
+    boxes = [(at - 5, height - 5, at + 5, height + 5) for path in paths for at, height in path]
+    lines = [box for path in paths for first, second in pairwise(path) for box in _along(first, second)]
     parts: list[str] = []
     for place_in_order, (series, kept) in enumerate(drawn, 1):
         for at, point in enumerate(kept):
-            text = f"{point.settings.get(axis.name)}" + (f" · {series.label}" if series.label and at == 0 else "")
+            text = f"{point.settings.get(axis.name)}" + (f" · {series.label}" if series.label and named and at == 0 else "")
             place = x(point.median("total_s") or 1.0), y(point.median(figure) or 1.0)
-            box = _free(place, text, boxes, frame)
+            box = _free(place, text, [*boxes, *lines], frame) or _free(place, text, boxes, frame)
             if box is not None:
                 boxes.append(box)
                 parts.append(tag("text", text, x=box[0], y=box[3] - 3, class_=f"label s{place_in_order}"))
     return tag("g", *parts)
+
+
+def _along(first: tuple[float, float], second: tuple[float, float]) -> list[tuple[float, float, float, float]]:
+    """Small boxes that a line runs through."""
+    steps = max(1, round(math.dist(first, second) / 4))
+    places = [tuple(a + (b - a) * step / steps for a, b in zip(first, second)) for step in range(steps + 1)]
+    return [(at - 1, height - 1, at + 1, height + 1) for at, height in places]
 
 
 def _free(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from farandole.report.chart import Frame, Scale, legend, svg, x_axis, y_axis
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart
-from farandole.report.groups import Axis, Point, Series, measure_of
+from farandole.report.groups import Axis, Point, Series, measure_of, metric_of
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import count, number, percent, plain, seconds
 from farandole.report.scaling import CAUSES, Scaling
@@ -109,14 +109,14 @@ def words_of(point: Point, axis: Axis) -> str:
         f"{axis.label} {point.settings.get(axis.name)}",
         f"total {seconds(point.median('total_s'))}" + (f" ({number(spread[0])}–{number(spread[1])})" if spread else ""),
         *(f"{label} {seconds(value)}" for name, label, _ in _PARTS if (value := point.median(name)) is not None),
-        *(f"{words} {number(value)}" for name, words in _QUALITY if (value := point.median(name)) is not None),
+        *(f"{words.format(metric=metric_of([point]))} {number(value)}" for name, words in _QUALITY if (value := point.median(name)) is not None),
         count(len(point.attempts), "run") + (f", {len(point.failed)} failed" if point.failed else ""),
         *point.marks,
     ]
     return "\n".join(lines)
 
 
-_QUALITY = (("test_accuracy", "test accuracy"), ("test_loss", "test loss"))
+_QUALITY = (("test_accuracy", "test {metric}"), ("test_loss", "test loss"))
 
 
 def efficiency_figure(scalings: Sequence[Scaling[Point]], label: str, *, weak: bool) -> Figure:
@@ -126,7 +126,7 @@ def efficiency_figure(scalings: Sequence[Scaling[Point]], label: str, *, weak: b
     base = scalings[0]
     of, per = f"{label}: " if label else "", "Work of each rank's own" if weak else "Shared work"
     untold = "" if any("allreduce" in one.excess_s for one in scalings[1:]) else (
-        " Communication is part of computing: no run says how long training waited for it (exposed_s)."
+        " Communication is not told apart: no run says how long training waited for it (exposed_s)."
     )  # fmt: skip
     gained = max(scalings, key=lambda one: one.gained_s / one.time_s)
     net = (

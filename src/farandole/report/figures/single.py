@@ -51,7 +51,8 @@ def history_figures(record: Mapping[str, Any]) -> list[Figure]:
             missing("history", "How it learned", f"A line needs two epochs; the run has {count(len(epochs), 'epoch')}.", full=True)
         ]
     names = dict.fromkeys(name.removeprefix("val_").removeprefix("test_") for name in epochs[0] if not _is_about_time(name))
-    return [_history(epochs, name) for name in names]
+    first = ("loss", record.get("metric"))
+    return [_history(epochs, name) for name in sorted(names, key=lambda name: first.index(name) if name in first else len(first))]
 
 
 def _is_about_time(name: str) -> bool:
