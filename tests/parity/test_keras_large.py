@@ -6,6 +6,7 @@ from ranktest import run_ranks
 
 SCRIPT = """
     import os
+    from concurrent.futures import ThreadPoolExecutor
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     import keras
@@ -41,8 +42,22 @@ SCRIPT = """
             "copied_per_step": found.get("copied_bytes", 0) / found["steps"],
         }
 
+    def train_two_at_the_same_time():
+        # Begun in another order on each rank: the one that waits must not keep the core from the other.
+        keras.mixed_precision.set_global_policy("float32")
+        models = [keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]) for _ in range(2)]
+        for model in models:
+            hvd.broadcast_global_variables(0, model)
+            model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+        batch = np.full((2, 4), 1.0 + hvd.rank(), "float32"), np.zeros((2, 3), "float32")
+        with ThreadPoolExecutor(2) as pool:
+            steps = [pool.submit(lambda m: [m.train_on_batch(*batch) for _ in range(6)], m) for m in models[:: -1 if hvd.rank() else 1]]
+            for done in steps:
+                done.result()
+        return hvd.check_buffers_match([v for model in models for v in values(model)])
+
     hvd.init()
-    result([train("float32", 4), train("mixed_float16", 2)])
+    result([train("float32", 4), train("mixed_float16", 2), train_two_at_the_same_time()])
 """
 
 
@@ -52,7 +67,8 @@ SCRIPT = """
 def test_ranks_pinned_to_one_core_train_a_large_model(backend):
     env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     run = run_ranks(2, SCRIPT, env=env, timeout=270)
-    for wide, mixed in run.results:
+    for wide, mixed, differ in run.results:
+        assert differ == 0
         assert (wide["scaled"], mixed["scaled"]) == (False, True)
         assert (wide["steps"], mixed["steps"]) == (4 + 1, 2 + 1)  # and one that ends the training
         for found in (wide, mixed):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from types import ModuleType
 
 from farandole.errors import SettingsError
@@ -56,6 +55,4 @@ def reducing() -> ModuleType:
 
 def limit_threads() -> None:
     """Under `farandole launch` the backend gets its share of the cores."""
-    threads = os.environ.get("FARANDOLE_THREADS", "")
-    if threads.isdigit() and int(threads) > 0:
-        reducing().set_threads(int(threads))
+    reducing().set_threads()

@@ -97,5 +97,5 @@ def when_due(is_due: Any, reduce: Any, grads: list[Any]) -> list[Any]:
     return reduced
 
 
-def set_threads(threads: int) -> None:
+def set_threads() -> None:
     """JAX takes its threads from the cores the process may use, which the launcher has bound."""

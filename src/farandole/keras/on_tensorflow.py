@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +9,7 @@ from keras.src.backend.tensorflow import trainer
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from farandole.tensorflow.gradients import GraphReducer as Reducer
+from farandole.tensorflow.threads import set_threads
 
 __all__ = ["KEEPS_ABSENT", "Reducer", "prepare", "set_threads", "when_due"]
 
@@ -20,11 +20,6 @@ def when_due(is_due: Any, reduce: Any, grads: list[Any]) -> list[Any]:
     """Reduce accumulated gradients: Keras asks for it in the steps that apply them."""
     reduced: list[Any] = reduce(grads)
     return reduced
-
-
-def set_threads(threads: int) -> None:
-    with contextlib.suppress(RuntimeError):  # too late: TensorFlow has begun to compute
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
 class _Epochs(trainer.TFEpochIterator):

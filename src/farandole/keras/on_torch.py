@@ -7,7 +7,7 @@ before the optimizer is called; from then on every gradient is, as soon as it is
 
 from __future__ import annotations
 
-import contextlib
+import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 
 from farandole.comm.buffers import BufferSettings, check_ended, raise_still_training
 from farandole.errors import SettingsError
+from farandole.launch.environment import given_threads
 from farandole.torch import kernels
 from farandole.torch.compression import Compression
 from farandole.torch.gradients import GradientReducer, ReducerSettings
@@ -141,8 +142,9 @@ def when_due(is_due: Any, reduce: Any, grads: list[Any]) -> list[Any]:
     return reduced
 
 
-def set_threads(threads: int) -> None:
-    with contextlib.suppress(RuntimeError):  # too late: torch has begun to compute
+def set_threads() -> None:
+    threads = given_threads(os.environ)
+    if threads is not None:
         torch.set_num_threads(threads)
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 __all__ = [
     "ALLOCATOR_VARIABLES",
     "THREAD_VARIABLES",
+    "WAITING_THREADS",
     "allocator_set_by_user",
+    "given_threads",
     "rank_environment",
     "rank_threads",
     "usable_cores",
@@ -25,8 +27,8 @@ THREAD_VARIABLES = (
     "PJRT_NPROC",
     "NPROC",
 )
-# One thread more than the operation under way: a blocked collective must not stop TensorFlow's executor.
-_INTEROP_THREADS = "2"
+WAITING_THREADS = 4
+"""Of TensorFlow's executor, at least: a model that waits for other ranks must not stop the others of this one."""
 
 # glibc hands buffers above the first threshold back at every free, and the heap's end above the second.
 # The tunable asks for huge pages, from which neighbours read each other's gradients faster.
@@ -40,13 +42,19 @@ ALLOCATOR_VARIABLES = {
 def rank_environment(threads: int, tune: bool, base: Mapping[str, str]) -> dict[str, str]:
     """The variables to add to `base` for one rank; what `base` sets already stays as it is."""
     wanted = dict.fromkeys(THREAD_VARIABLES, str(threads))
-    wanted["TF_NUM_INTEROP_THREADS"] = _INTEROP_THREADS
+    wanted["TF_NUM_INTEROP_THREADS"] = str(WAITING_THREADS)
     # Lines of a rank that dies are not lost in its buffer.
     wanted["PYTHONUNBUFFERED"] = "1"
     if tune and not allocator_set_by_user(base):
         wanted |= ALLOCATOR_VARIABLES
     added = {name: value for name, value in wanted.items() if name not in base}
     return added | {"FARANDOLE_THREADS": str(threads)} | ({} if tune else {"FARANDOLE_TUNE": "0"})
+
+
+def given_threads(environment: Mapping[str, str]) -> int | None:
+    """Threads that the launcher gave this rank; None where it was started otherwise."""
+    threads = environment.get("FARANDOLE_THREADS", "")
+    return int(threads) if threads.isdecimal() and int(threads) > 0 else None
 
 
 def rank_threads(asked: int | None, local_ranks: int, base: Mapping[str, str]) -> int:

@@ -9,11 +9,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from typing import Any
-
-import tensorflow as _tf
 
 from farandole.comm import world as _world
 from farandole.comm.collectives import (
@@ -76,6 +72,7 @@ from farandole.tensorflow.ops import (
     size_op,
 )
 from farandole.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
+from farandole.tensorflow.threads import set_threads as _set_threads
 
 __all__ = [
     "Adasum",
@@ -141,10 +138,7 @@ __all__ = [
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Start; see farandole.init. Under `farandole launch` TensorFlow gets its share of the cores."""
     _world.init(comm, process_sets)
-    threads = os.environ.get("FARANDOLE_THREADS", "")
-    if threads.isdigit() and int(threads) > 0:
-        with contextlib.suppress(RuntimeError):  # too late: TensorFlow has begun to compute
-            _tf.config.threading.set_intra_op_parallelism_threads(int(threads))
+    _set_threads()
 
 
 def __getattr__(name: str) -> Any:

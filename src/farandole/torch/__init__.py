@@ -56,6 +56,7 @@ from farandole.comm.world import (
     stop_timeline,
 )
 from farandole.errors import HorovodInternalError
+from farandole.launch.environment import given_threads as _given_threads
 from farandole.torch import checkpoint, elastic
 from farandole.torch import kernels as _kernels
 from farandole.torch.compression import Compression
@@ -188,6 +189,6 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """Start; see farandole.init. Under `farandole launch` torch gets its share of the cores."""
     _world.init(comm, process_sets)
     _kernels.install()
-    threads = os.environ.get("FARANDOLE_THREADS", "")
-    if threads.isdigit() and int(threads) > 0:
-        _torch.set_num_threads(int(threads))
+    threads = _given_threads(os.environ)
+    if threads is not None:
+        _torch.set_num_threads(threads)
