@@ -1,26 +1,63 @@
-"""Ranks agree on what they are about to reduce, or learn in what they differ."""
+"""Ranks agree on what they are about to reduce, or learn in what they differ; and on the order in which plans are made."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from farandole.comm.collectives import allgather_object
 from farandole.comm.plan import Entry, agree
 from farandole.comm.process_sets import ProcessSet
+from farandole.comm.waiting import Subject, wait_until
 from farandole.errors import PlanMismatchError
 
-__all__ = ["agree_on_gradients"]
+__all__ = ["agree_on_gradients", "making"]
+
+_lock = threading.Lock()
 
 
 def agree_on_gradients(process_set: ProcessSet, name: str, way: str, entries: Sequence[Entry]) -> None:
     """Raise on every rank where the ranks' models or settings (`way`, in words) differ. Collective."""
-    listed = list(entries)
-    digest = hashlib.blake2b(repr((way, listed)).encode(), digest_size=16).hexdigest()
-    if len(set(allgather_object(digest, name, process_set))) == 1:
+    digest = _digest(way, entries)
+    _check_alike(allgather_object(digest, name, process_set), process_set, name, way, entries)
+
+
+@contextmanager
+def making(process_set: ProcessSet, name: str, way: str, entries: Sequence[Entry]) -> Iterator[None]:
+    """Agree, and make a plan inside. Collective, on any thread.
+
+    Plans have communicators, which all ranks must make in one order. Names meet in any order: threads that train a model
+    each may begin in another one on every rank. The set's first rank says which ones it has begun before; they come first.
+    """
+    runtime = process_set.runtime()
+    plans = runtime.plans
+    try:
+        with _lock:
+            before = tuple(plans.begun)
+            plans.begun.add(name)
+        found = allgather_object((_digest(way, entries), before), name, process_set)
+        first: tuple[str, ...] = found[0][1]
+        wait_until(lambda: plans.ended.issuperset(first), Subject(name, runtime.members))
+        _check_alike([digest for digest, _ in found], process_set, name, way, entries)
+        yield
+    finally:
+        with _lock:
+            plans.begun.discard(name)
+            plans.ended.add(name)
+
+
+def _digest(way: str, entries: Sequence[Entry]) -> str:
+    return hashlib.blake2b(repr((way, list(entries))).encode(), digest_size=16).hexdigest()
+
+
+def _check_alike(digests: Sequence[Any], process_set: ProcessSet, name: str, way: str, entries: Sequence[Entry]) -> None:
+    if len(set(digests)) == 1:
         return
     members = process_set.runtime().members
-    of_all = allgather_object((way, listed), f"{name}.entries", process_set)
+    of_all = allgather_object((way, list(entries)), f"{name}.entries", process_set)
     for rank, (theirs, _) in zip(members, of_all):
         if theirs != of_all[0][0]:
             raise PlanMismatchError(

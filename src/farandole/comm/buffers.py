@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from farandole.comm import mpi
-from farandole.comm.agreement import agree_on_gradients
+from farandole.comm.agreement import making
 from farandole.comm.kernels import Reduction, bfloat16
 from farandole.comm.plan import BUCKET_BYTES, Entry, GradientPlan, aligned
 from farandole.comm.process_sets import ProcessSet
@@ -67,9 +67,9 @@ class BufferReducer:
     """Reduces one list of gradients, step after step. Collective to make: every rank of the set does."""
 
     def __init__(
-        self, label: str, shapes: Sequence[Shape], settings: BufferSettings, *, in_place: bool
+        self, label: str, name: str, shapes: Sequence[Shape], settings: BufferSettings, *, in_place: bool
     ) -> None:
-        """`in_place`: whether the framework's memory may be written to."""
+        """`name`: the plan's, alike on all ranks. `in_place`: whether the framework's memory may be written to."""
         self.settings = settings
         self._in_place = in_place
         self.shapes = list(shapes)
@@ -77,32 +77,31 @@ class BufferReducer:
         """Bytes of gradients copied on this rank so far, by this package."""
         # By size, so that the words share a bucket with small ones.
         self._order = sorted(range(len(shapes)), key=lambda i: self.shapes[i].nbytes)
-        self._plan = self._open_plan(label)
+        self._plan = self._open_plan(label, name)
         weakref.finalize(self, self._plan.retire).atexit = False
         self._copies = [False] * len(shapes)
         self._own: dict[int, AnyArray] = {}
         self._rank = settings.process_set.runtime().transport.rank
 
-    def _open_plan(self, label: str) -> GradientPlan:
+    def _open_plan(self, label: str, name: str) -> GradientPlan:
         settings = self.settings
         runtime = settings.process_set.runtime()
         _check_threads(runtime.transport.size)
-        number = runtime.next_name("plan").rsplit(".", 1)[1]
         listed = [self._entry(shape) for shape in self.shapes]
         op = "Sum" if settings.how.divide == 1 else "Average"
         way = f"{label} with op={op}, times {settings.how.multiply:g}, compression={settings.wire}"
-        agree_on_gradients(settings.process_set, f"plan.{number}", way, listed)
         threads = threads_allowed(settings.team.threads, mpi.thread_level())
-        plan = GradientPlan(
-            runtime,
-            f"{label}.{number}",
-            [Entry(_ENDED, "float32", (runtime.transport.size,)), *(listed[i] for i in self._order)],
-            how=settings.how,
-            staged=settings.wire is not None,
-            team=Team(threads=threads, stats_every=settings.team.stats_every),
-            bucket_bytes=min(BUCKET_BYTES, current().fusion_bytes),
-            in_place=self._in_place,
-        )
+        with making(settings.process_set, name, way, listed):
+            plan = GradientPlan(
+                runtime,
+                f"{label}.{name.removeprefix('plan.')}",
+                [Entry(_ENDED, "float32", (runtime.transport.size,)), *(listed[i] for i in self._order)],
+                how=settings.how,
+                staged=settings.wire is not None,
+                team=Team(threads=threads, stats_every=settings.team.stats_every),
+                bucket_bytes=min(BUCKET_BYTES, current().fusion_bytes),
+                in_place=self._in_place,
+            )
         current().plans.add(plan)
         current().record.setdefault("plans", []).append(plan.describe())
         return plan

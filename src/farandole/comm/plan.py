@@ -463,20 +463,24 @@ class GradientPlan:
             place = self._take()
         if place is None:
             return False
-        self._reduce(place)
-        return True
-
-    def _reduce(self, place: int) -> None:
-        """Reduce a piece that was taken."""
-        done = False
         try:
             self._reduce_piece(place)
-            done = True
-        finally:
-            with self._lock:
-                self._busy -= 1
-                self._reduced += done
-                self._work_done.notify()
+        except BaseException:
+            self._end_piece(reduced=False)
+            raise
+        self._end_piece(reduced=True)
+        return True
+
+    def _end_piece(self, *, reduced: bool, error: BaseException | None = None) -> None:
+        """A piece that was taken is done, or not; an `error` is for the training thread to raise."""
+        with self._lock:
+            self._busy -= 1
+            if reduced:
+                self._reduced += 1
+            else:
+                self._next = len(self._pieces)  # the step has failed: nobody is to wait for its other pieces
+                self._error = error
+            self._work_done.notify()
 
     def _reduce_piece(self, place: int) -> None:
         array = self._pieces[place].array
@@ -519,11 +523,11 @@ class GradientPlan:
             if place is None:
                 return
             try:
-                self._reduce(place)
+                self._reduce_piece(place)
             except BaseException as error:
-                with self._lock:
-                    self._error = error
-                    self._work_done.notify()
+                self._end_piece(reduced=False, error=error)
+            else:
+                self._end_piece(reduced=True)
 
     def _say_statistics(self) -> None:
         every = self.team.stats_every

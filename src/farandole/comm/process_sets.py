@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from farandole.comm.engine import Engine
@@ -13,7 +14,15 @@ from farandole.comm.operations import run_batch
 from farandole.comm.transport import Transport
 from farandole.errors import NotInitializedError, SettingsError
 
-__all__ = ["ProcessSet", "SetRuntime", "global_process_set"]
+__all__ = ["MakingPlans", "ProcessSet", "SetRuntime", "global_process_set"]
+
+
+@dataclass(slots=True)
+class MakingPlans:
+    """Which plans of gradients this rank has begun to make, and which it has made or given up, by name."""
+
+    begun: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
 
 
 class SetRuntime:
@@ -34,11 +43,16 @@ class SetRuntime:
         self.engine = Engine(self._control, members, run_batch, label, self._take_back, self.stand_ins.make)
         self.counters: dict[str, int] = {}
         """Operations without a name so far, of each kind."""
+        self.plans = MakingPlans()
 
     def next_name(self, kind: str) -> str:
         """Operations without a name are numbered, in the order in which a rank submits them."""
         count = self.counters[kind] = self.counters.get(kind, 0) + 1
         return f"noname.{count}"
+
+    def next_plan(self) -> str:
+        """A name for the plan of an optimizer, by the order in which a rank wraps them."""
+        return f"plan.{self.next_name('plan').rsplit('.', 1)[1]}"
 
     def _take_back(self, key: str) -> None:
         """The number of an operation that no other rank has counted, so that later ones meet again."""

@@ -35,20 +35,20 @@ class Reducer:
     alone = False
     """Keras builds models before they train on JAX: there is no step with different weights."""
 
-    def __init__(self, label: str, variables: Sequence[Any], settings: BufferSettings) -> None:
+    def __init__(self, label: str, name: str, variables: Sequence[Any], settings: BufferSettings) -> None:
         if jax.default_backend() != "cpu":
             raise SettingsError(
                 f"JAX computes on {jax.default_backend()!r}; gradients are reduced in host memory. Set JAX_PLATFORMS=cpu."
             )
         self._variables = list(variables)
-        self._label, self._settings = label, settings
+        self._label, self._name, self._settings = label, name, settings
         self._opened: BufferReducer | None = None
 
     def _open(self, *, in_place: bool) -> BufferReducer:
         """How the first gradients come decides where results go. Collective the first time."""
         if self._opened is None:
             shapes = [Shape(v.path, v.dtype, tuple(v.shape)) for v in self._variables]
-            self._opened = BufferReducer(self._label, shapes, self._settings, in_place=in_place)
+            self._opened = BufferReducer(self._label, self._name, shapes, self._settings, in_place=in_place)
         return self._opened
 
     @property

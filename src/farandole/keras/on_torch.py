@@ -34,11 +34,11 @@ class _Watched(GradientReducer):
     """Counts backward passes, and hands gradients over early only where that is safe."""
 
     def __init__(
-        self, label: str, parameters: Sequence[tuple[str, torch.Tensor]], settings: ReducerSettings
+        self, label: str, parameters: Sequence[tuple[str, torch.Tensor]], settings: ReducerSettings, name: str
     ) -> None:
         self.early = False
         self._seen: Counter[int] = Counter()
-        super().__init__(label, parameters, settings)
+        super().__init__(label, parameters, settings, name)
 
     def produced(self, index: int) -> None:
         self._seen[index] += 1
@@ -58,7 +58,7 @@ class Reducer:
     alone = False
     """Keras builds models before they train on torch: there is no step with different weights."""
 
-    def __init__(self, label: str, variables: Sequence[Any], settings: BufferSettings) -> None:
+    def __init__(self, label: str, name: str, variables: Sequence[Any], settings: BufferSettings) -> None:
         self._variables = list(variables)
         self._process_set = settings.process_set
         runtime = settings.process_set.runtime()
@@ -76,6 +76,7 @@ class Reducer:
                 process_set=settings.process_set,
                 team=settings.team,
             ),
+            name,
         )
         self._may_overlap = settings.team.threads > 0
         self._trusted_steps = 0

@@ -48,6 +48,8 @@ class _Gradients:
         self.held: list[Sequence[Any]] | None = None
         """Where gradients go instead of being applied, while a step is taken apart."""
         self._label = label
+        # Now, not with the first step: optimizers are wrapped in one order on all ranks, their threads may begin in any.
+        self._name = settings.process_set.runtime().next_plan()
         self._scale_local = scale_local
         self._module = reducing()
         self._reducers: dict[tuple[int, ...], Any] = {}
@@ -82,7 +84,8 @@ class _Gradients:
         """The one for these variables, made when they first come: while a graph is traced, not while it runs."""
         key = tuple(map(id, variables))
         if key not in self._reducers:
-            self._reducers[key] = self._module.Reducer(self._label, variables, self.settings)
+            name = f"{self._name}.{len(self._reducers)}" if self._reducers else self._name
+            self._reducers[key] = self._module.Reducer(self._label, name, variables, self.settings)
             self._reducers[key].alone = self.alone
         return self._reducers[key]
 

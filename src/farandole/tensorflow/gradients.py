@@ -47,14 +47,14 @@ class GraphReducer:
     """Whether gradients stay this rank's for now."""
 
     def __init__(
-        self, label: str, variables: Sequence[Any], settings: BufferSettings, *, kept: bool = False
+        self, label: str, name: str, variables: Sequence[Any], settings: BufferSettings, *, kept: bool = False
     ) -> None:
-        """`kept`: whether results may be looked at after the next step."""
+        """`name`: the plan's, alike on all ranks. `kept`: whether results may be looked at after the next step."""
         check_not_compiled()
         self._variables = list(variables)
         self._kept = kept
         shapes = [Shape(name_of(v), tf.as_dtype(v.dtype).name, tuple(v.shape)) for v in variables]
-        self._buffers = BufferReducer(label, shapes, settings, in_place=False)
+        self._buffers = BufferReducer(label, name, shapes, settings, in_place=False)
 
     def reduce(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, as a part of the graph. Collective when it runs."""

@@ -66,7 +66,7 @@ class _Tape:
         runtime = settings.process_set.runtime()
         key = (id(runtime), settings.how, settings.wire, *map(_key, variables))
         if key not in _reducers:
-            _reducers[key] = GraphReducer("GradientTape", variables, settings, kept=True)
+            _reducers[key] = GraphReducer("GradientTape", runtime.next_plan(), variables, settings, kept=True)
         return _reducers[key]
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from farandole.comm import mpi
-from farandole.comm.agreement import agree_on_gradients
+from farandole.comm.agreement import making
 from farandole.comm.kernels import Reduction
 from farandole.comm.plan import BUCKET_BYTES, SPARSE, Entry, GradientPlan
 from farandole.comm.process_sets import ProcessSet
@@ -127,11 +127,17 @@ class GradientReducer:
     """Reduces the gradients of some parameters. Collective to make: every rank of the set does."""
 
     def __init__(
-        self, label: str, parameters: Sequence[tuple[str, torch.Tensor]], settings: ReducerSettings
+        self,
+        label: str,
+        parameters: Sequence[tuple[str, torch.Tensor]],
+        settings: ReducerSettings,
+        name: str | None = None,
     ) -> None:
+        """`name`: the plan's, alike on all ranks; None: by the order in which reducers are made."""
         self.settings = settings
         self.parameters = list(parameters)
         self._label = label
+        self._name = name
         self._slots = [_Slot(name, p) for name, p in backward_order(parameters, settings.groups)]
         self._hooked: set[int] = set()
         self._in_flight = False
@@ -159,7 +165,7 @@ class GradientReducer:
 
     def _make_plan(self, planned: list[_Slot]) -> GradientPlan:
         runtime = self.settings.process_set.runtime()
-        number = runtime.next_name("plan").rsplit(".", 1)[1]
+        name, self._name = self._name or runtime.next_plan(), None
         entries = [self._entry(slot) for slot in planned]
         team = self.settings.team
         allowed = threads_allowed(team.threads, mpi.thread_level())
@@ -169,16 +175,16 @@ class GradientReducer:
         op = "Sum" if self.settings.how.divide == 1 else "Average"
         place = "device" if elsewhere else "host"
         way = f"{self._label} with op={op}, compression={wire}, buckets of {bucket_bytes} bytes, {place} tensors"
-        agree_on_gradients(self.settings.process_set, f"plan.{number}", way, entries)
-        plan = GradientPlan(
-            runtime,
-            f"{self._label}.{number}",
-            entries,
-            how=self.settings.how,
-            staged=elsewhere or wire is not None,
-            team=Team(threads=allowed, stats_every=team.stats_every),
-            bucket_bytes=bucket_bytes,
-        )
+        with making(self.settings.process_set, name, way, entries):
+            plan = GradientPlan(
+                runtime,
+                f"{self._label}.{name.removeprefix('plan.')}",
+                entries,
+                how=self.settings.how,
+                staged=elsewhere or wire is not None,
+                team=Team(threads=allowed, stats_every=team.stats_every),
+                bucket_bytes=bucket_bytes,
+            )
         current().plans.add(plan)
         current().record.setdefault("plans", []).append(plan.describe())
         return plan
