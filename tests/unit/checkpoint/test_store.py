@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -388,3 +389,15 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(opened, monkeypatch) 
         "replace run/LATEST.part",
         "fsync run",
     ]
+
+
+def test_a_process_that_can_start_no_thread_saves(opened, monkeypatch) -> None:
+    store = opened()
+
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    store.write(manifest(1), {"parts": {"w": {"$array": "w"}}}, {"w": np.arange(2_000_000.0)})
+    monkeypatch.undo()
+    assert (read(store.folder)["w"] == np.arange(2_000_000.0)).all()
