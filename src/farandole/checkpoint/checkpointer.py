@@ -262,7 +262,7 @@ class Checkpointer:
     def _note_saved(self, exposed_s: float) -> None:
         self._saved = (self.progress.step, self.progress.epoch)
         if self._clock is not None and self._store is not None:
-            self._clock.saved(exposed_s, self._store.last_s or exposed_s)
+            self._clock.saved(exposed_s, self._store.last_s)
 
     # When it is time
 
@@ -297,9 +297,9 @@ class Checkpointer:
         reasons, steps = self._signals.take(), 0
         if self._store is not None:
             clock = self._clock = self._clock or Clock(self._when, _nbytes(self._parts))
+            steps = clock.next_meeting(self._steps_since_meeting)
             reasons |= {"time limit"} if clock.time_is_up() else set()
             reasons |= {"interval"} if clock.is_due() else set()
-            steps = clock.next_meeting(self._steps_since_meeting)
         found = allgather_object((reasons, steps), "checkpoint.meeting", self._set)
         self._steps_since_meeting, self._next_meeting = 0, found[0][1]
         return set().union(*(said for said, _ in found))
