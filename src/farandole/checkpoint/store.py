@@ -56,7 +56,11 @@ class Store:
         self._said: set[str] = set()
         self._last_s: float | None = None
         self._lock = self._locked()
-        self._sweep()
+        try:
+            self._sweep()
+        except BaseException:
+            self._lock.release()
+            raise
 
     @property
     def last_s(self) -> float | None:
