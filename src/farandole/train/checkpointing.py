@@ -123,7 +123,7 @@ class RunCheckpoints:
         from farandole.comm import world
         from farandole.comm.collectives import broadcast_object
 
-        there = entries(self.folder) if world.rank() == 0 and self.folder.is_dir() else []
+        there = [entry for entry in entries(self.folder) if not entry.kind] if world.rank() == 0 else []
         newest = broadcast_object(there[-1].path.name if there else "", 0, name="checkpoints")
         if newest:
             raise SettingsError(
