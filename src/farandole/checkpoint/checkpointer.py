@@ -277,12 +277,12 @@ class Checkpointer:
         due = every is not None and self.progress.step % every == 0
         self._act(due, self._steps_since_meeting >= self._next_meeting, metrics)
 
-    def end_epoch(self, metrics: Mapping[str, float] | None = None) -> None:
-        """Count an epoch, and save if it is time; the sampler must be at the next one already. Collective."""
+    def end_epoch(self, metrics: Mapping[str, float] | None = None, *, due: bool = False) -> None:
+        """Count an epoch, and save if it is time or `due`; the sampler must be at the next one already. Collective."""
         self.progress.epoch += 1
         self.progress.step_in_epoch = 0
         every = self._when.epochs
-        self._act(every is not None and self.progress.epoch % every == 0, True, metrics)
+        self._act(due or (every is not None and self.progress.epoch % every == 0), True, metrics)
 
     def _act(self, due: bool, meet: bool, metrics: Mapping[str, float] | None) -> None:
         if self._when.signals:
