@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -156,7 +156,7 @@ class _Writer:
         for room, length, offset in iter(self._full.get, None):
             self._write(room, length, offset)
 
-    def _write(self, room: AnyArray, length: int, offset: int) -> None:
+    def _write(self, room: Any, length: int, offset: int) -> None:
         """Nothing more after an error: room() and the end raise it."""
         try:
             if self._error is None:

@@ -194,7 +194,7 @@ class Checkpointer:
         self._save(metrics, write)
 
     def async_save(self, metrics: Mapping[str, float] | None = None) -> None:
-        """Save in the background what the state is now; what goes wrong is raised by the next call. Collective."""
+        """Save in the background what the state is now; what goes wrong is raised by a later call. Collective."""
 
         def start(store: Store, manifest: Manifest, what: Content) -> None:
             state = what.state  # without what was copied already
