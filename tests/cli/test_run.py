@@ -183,6 +183,19 @@ def test_a_killed_run_ends_with_the_same_weights(
     assert "joules: unknown (power was not sampled: `farandole run --power`" in shown.stdout, shown.stdout
 
 
+@pytest.mark.soak  # two trainings
+def test_a_run_goes_on_with_ranks_that_emulate_those_that_are_gone(tmp_path: Path, data: Path) -> None:
+    options = ["--data-dir", str(data), "--emulate-ranks", "2", "--checkpoint-every", "1", "--output-dir", "here", *SMALL]
+    steps = []
+    for ranks, epochs in (("2", "4"), ("1", "8")):
+        run = farandole("run", "nt3", "-n", ranks, "--epochs", epochs, *options, cwd=tmp_path)
+        assert run.returncode == 0, run.stderr
+        listed = farandole("checkpoint", "ls", "here/checkpoints", "--json", cwd=tmp_path)
+        steps.append(json.loads(listed.stdout)[-1]["step"])
+    assert "a step was made after 1 batches, and is after 2" in run.stderr
+    assert steps[1] == 4 * steps[0], "twice the epochs, of twice the batches"
+
+
 def without_times(epoch: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in epoch.items() if name not in ("seconds", "validation_s", "test_s")}
 

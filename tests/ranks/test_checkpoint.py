@@ -129,6 +129,57 @@ def test_a_state_that_cannot_be_kept_is_named_on_every_rank(fd, background):
 
 
 @rank_test(n=[1, 2])
+def test_a_save_in_the_background_that_fails_is_told_by_the_next_steps(fd):
+    from farandole.checkpoint import Checkpointer
+
+    folder = shared_folder(fd)
+    with Checkpointer(folder, {"state": {"w": np.ones(10)}}, when=quiet()) as checkpointer:
+        checkpointer.step()
+        if fd.rank() == 0:
+            checkpointer._store.write = lambda *_: [][0]
+        checkpointer.async_save()
+
+        def trains():
+            for _ in range(3):
+                time.sleep(0.1)
+                checkpointer.step()
+
+        assert "the save in the background has failed: IndexError" in message(trains)
+        checkpointer.step()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@rank_test(n=[1, 2])
+def test_no_rank_waits_for_a_first_one_that_fails(fd):
+    from farandole.checkpoint import Checkpointer, store
+    from farandole.checkpoint.store import Store
+
+    class Broken:
+        def state_dict(self):
+            if fd.rank() == 0:
+                raise ValueError("lost")
+            return {}
+
+        load_state_dict = None
+
+    folder = shared_folder(fd)
+    with Checkpointer(folder, {"broken": Broken()}, when=quiet()) as checkpointer:
+        checkpointer.step()
+        assert message(checkpointer.save) == "ValueError: lost"
+    before, store.entries = store.entries, lambda _: [][0]
+    try:
+        assert "IndexError" in message(lambda: Checkpointer(folder, {}, when=quiet()))
+        store.entries = before
+        with Checkpointer(folder, {}, when=quiet()) as checkpointer:
+            newest, Store.newest = Store.newest, lambda _: [][0]
+            assert "IndexError" in message(checkpointer.restore)
+            Store.newest = newest
+    finally:
+        store.entries = before
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@rank_test(n=[1, 2])
 def test_a_second_job_is_refused_on_every_rank(fd):
     from farandole.checkpoint import Checkpointer
 
@@ -153,6 +204,24 @@ def test_a_training_from_the_start_does_not_push_out_another_s_checkpoints(fd):
     with Checkpointer(folder, {"a": {}}, when=quiet()) as checkpointer:
         checkpointer.restore()
         checkpointer.save()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@rank_test(n=[1, 2])
+def test_a_run_that_is_not_to_resume_may_have_leftovers_of_others(fd):
+    from types import SimpleNamespace
+
+    from farandole.errors import SettingsError
+    from farandole.train.checkpointing import RunCheckpoints
+
+    folder = shared_folder(fd)
+    run = SimpleNamespace(folder=folder)
+    for name, refused in (("unfinished-00000001-step-1", False), ("damaged-00000002-step-2", False), ("00000003-step-3", True)):
+        if fd.rank() == 0:
+            (folder / name).mkdir()
+        with pytest.raises(SettingsError, match=name) if refused else contextlib.nullcontext():
+            RunCheckpoints._check_empty(run)
+    fd.barrier()
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -28,7 +28,7 @@ def shared_folder(hvd):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def made(hvd, patience=50):
+def made(hvd, patience=50, passes=1):
     """A model that draws random numbers and keeps running means, and callbacks that remember."""
     import keras
 
@@ -42,7 +42,8 @@ def made(hvd, patience=50):
             keras.layers.Dense(1),
         ]
     )
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", metrics=["mae"])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01), backward_passes_per_step=passes)
+    model.compile(optimizer, "mse", metrics=["mae"])
     plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=1, factor=0.5, min_delta=0.5)
     stopping = keras.callbacks.EarlyStopping("loss", patience=patience, min_delta=4.0, restore_best_weights=True)
     return model, [plateau, stopping]
@@ -108,20 +109,86 @@ def test_training_goes_on_between_epochs_on_the_others(hvd, when, background, at
     goes_on_bit_for_bit(hvd, when, background, at)
 
 
-def goes_on_bit_for_bit(hvd, when, background, at):
+@on_two(["torch"])
+def test_gradients_that_are_being_added_up_are_each_rank_s_own(hvd):
+    goes_on_bit_for_bit(hvd, {"steps": 3}, False, (2, 1), passes=2)
+
+
+@on_two(["torch"])
+def test_a_training_goes_on_that_steps_after_more_batches(hvd):
+    with shared_folder(hvd) as folder:
+        for passes, counted in ((1, 16), (2, 32), (4, 64), (1, 16)):
+            model, _ = made(hvd, passes=passes)
+            checkpointer = hvd.checkpoint.Checkpointer(folder, model, when=quiet(hvd))
+            first = checkpointer.restore()
+            if first == 0:
+                fit(hvd, model, [checkpointer])
+            else:
+                checkpointer.save()
+                checkpointer.close()
+            assert int(model.optimizer._iterations) == counted
+
+
+@on_two(["torch"])
+def test_the_best_by_validation_is_kept_whenever_else_saves_are_made(hvd):
+    from farandole.checkpoint.folder import entries, load_manifest
+    from farandole.errors import SettingsError
+
+    def saved(folder, metric):
+        model, _ = made(hvd)
+        x = np.ones((16, 8), "float32")
+        when, keep = hvd.checkpoint.When(steps=3, signals=False), hvd.checkpoint.Keep(last=1, best=1, metric=metric)
+        checkpointer = hvd.checkpoint.Checkpointer(folder, model, when=when, keep=keep)
+        checkpointer.restore()
+        # The longer it trains on these, the worse it is at the others.
+        model.fit(
+            x, x[:, :1], batch_size=8, verbose=0, epochs=5, validation_freq=2, validation_data=(x, x[:, :1] + 1e3 * np.arange(16)[:, None]),
+            callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), checkpointer],
+        )  # fmt: skip
+        hvd.barrier()
+        return [(e.step, metric in load_manifest(e).metrics) for e in entries(checkpointer._checkpointer.folder)]
+
+    with shared_folder(hvd) as folder:
+        found = saved(folder, "val_loss")
+        assert found[-1] == (9, False) and found[0][0] in (4, 8) and found[0][1] and len(found) == 2
+    with shared_folder(hvd) as folder, pytest.raises(SettingsError, match="val_nothing"):
+        saved(folder, "val_nothing")
+
+
+@on_two(["torch"])
+def test_what_callbacks_know_by_number_comes_back(hvd):
+    import keras
+
+    class Knowing(keras.callbacks.Callback):
+        def __init__(self, by_epoch):
+            super().__init__()
+            self.seen = by_epoch
+
+    with shared_folder(hvd) as folder:
+        for begin in ({1: 0.5, (2, 3): "x"}, {}):
+            model, _ = made(hvd)
+            knowing = Knowing(begin)
+            checkpointer = hvd.checkpoint.Checkpointer(folder, model, callbacks=[knowing], when=quiet(hvd))
+            checkpointer.restore()
+            checkpointer.save()
+            checkpointer.close()
+        assert knowing.seen == {1: 0.5, (2, 3): "x"}
+
+
+def goes_on_bit_for_bit(hvd, when, background, at, passes=1):
     """Of 4 steps in an epoch; the 11th is the last before the end comes. `at`: the epoch and step to go on from."""
     when = hvd.checkpoint.When(**when, signals=False)
-    unbroken, callbacks = made(hvd)
+    unbroken, callbacks = made(hvd, passes=passes)
     losses = fit(hvd, unbroken, callbacks)
     with shared_folder(hvd) as folder:
-        broken, knowing = made(hvd)
+        broken, knowing = made(hvd, passes=passes)
         checkpointer = hvd.checkpoint.Checkpointer(folder, broken, callbacks=knowing, when=when, background=background)
         assert checkpointer.restore() == 0
         with pytest.raises(Interrupted):
             fit(hvd, broken, [*knowing, checkpointer, interruption(11)])
         checkpointer.close()
 
-        resumed, knowing = made(hvd)
+        resumed, knowing = made(hvd, passes=passes)
         checkpointer = hvd.checkpoint.Checkpointer(folder, resumed, callbacks=knowing, when=when, background=background)
         first = checkpointer.restore()
         assert (first, checkpointer.progress.step_in_epoch) == at

@@ -157,6 +157,34 @@ def test_weights_changed_behind_the_optimizer_s_back_are_no_checkpoint(hvd):
 
 
 @rank_test(n=[1, 2], door="torch")
+def test_gradients_on_their_way_are_not_lost(hvd):
+    import torch
+
+    from farandole.errors import CheckpointError
+
+    folder = shared_folder(hvd)
+    model = torch.nn.Linear(4, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), ksteps=1)
+    when = hvd.checkpoint.When(steps=3, signals=False)
+    with hvd.checkpoint.Checkpointer(folder, model=model, optimizer=optimizer, when=when) as checkpointer:
+
+        def step():
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+        for _ in range(2):
+            step()
+            checkpointer.step()
+        step()
+        with pytest.raises(CheckpointError, match=r"call optimizer.drain\(\)"):
+            checkpointer.step()
+        optimizer.drain()
+        checkpointer.save()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@rank_test(n=[1, 2], door="torch")
 def test_a_checkpoint_of_another_model_says_which_arrays_differ(hvd):
     import torch
 

@@ -177,6 +177,25 @@ def test_parameters_are_reduced_in_place(hvd):
     assert parameter.tolist() == [0.5] * 3
 
 
+@rank_test(n=[1, 2], door="torch")
+def test_what_is_written_in_place_is_seen_by_autograd(hvd):
+    import torch
+
+    parameter = torch.nn.Parameter(torch.ones(3))
+    for write in (hvd.allreduce_, lambda t: hvd.broadcast_(t, 0), lambda t: hvd.grouped_allreduce_([t])):
+        before, loss = parameter._version, parameter.square().sum()
+        write(parameter)
+        assert parameter._version > before
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    with torch.no_grad():
+        hvd.broadcast_(parameter, 0)
+    parameter.square().sum().backward()
+    hvd.allreduce_(parameter.grad)
+    with torch.inference_mode():
+        assert hvd.allreduce_(torch.ones(2)).tolist() == [1, 1]
+
+
 @rank_test(n=2, door="torch")
 @pytest.mark.parametrize("wire", ["fp16", "bf16"])
 def test_compression(hvd, wire):

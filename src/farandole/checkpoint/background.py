@@ -63,6 +63,10 @@ class Background:
         for held in self._held.values():
             held.give_back()
 
+    def is_done(self) -> bool:
+        """Whether finish() would not have to wait."""
+        return self._thread is None or not self._thread.is_alive()
+
     def finish(self) -> None:
         """Wait for the save under way; raise what it failed with."""
         thread, self._thread = self._thread, None

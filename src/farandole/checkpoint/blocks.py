@@ -15,15 +15,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import itertools
 import mmap
 import os
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from queue import SimpleQueue
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -103,20 +104,67 @@ def _go_past_cache(handle: int, wanted: bool) -> None:
 
 def _write_blocks(handle: int, pieces: Sequence[Piece]) -> list[int]:
     sums: list[int] = []
-    rooms: Iterator[Any] = itertools.cycle([_room() for _ in range(_ROOMS)])
-    with ThreadPoolExecutor(1, "farandole-checkpoint-write") as writing:
-        under_way: deque[Future[None]] = deque()
+    with _Writer(handle) as writer:
         for number, block in enumerate(_blocks([piece.nbytes for piece in pieces])):
-            if len(under_way) == _ROOMS:
-                under_way.popleft().result()
-            room = next(rooms)
+            room = writer.room()
             length, total = _gather(pieces, block, room)
             sums.append(total)
-            data = memoryview(room[: _whole_pages(length)])
-            under_way.append(writing.submit(_write_at, handle, data, number * BLOCK_BYTES))
-        for one in under_way:
-            one.result()
+            writer.write(room, length, number * BLOCK_BYTES)
     return sums
+
+
+class _Writer:
+    """Writes blocks on a thread of its own, or at once where none can be started: programs that end start no more."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._free: SimpleQueue[AnyArray] = SimpleQueue()
+        self._full: SimpleQueue[tuple[AnyArray, int, int] | None] = SimpleQueue()
+        self._error: OSError | None = None
+        for _ in range(_ROOMS):
+            self._free.put(_room())
+        self._thread: threading.Thread | None = threading.Thread(target=self._run, name="farandole-checkpoint-write")
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
+
+    def room(self) -> AnyArray:
+        """One to fill; raises what the blocks before have failed with."""
+        room = self._free.get()
+        if self._error is not None:
+            raise self._error
+        return room
+
+    def write(self, room: AnyArray, length: int, offset: int) -> None:
+        if self._thread is None:
+            self._write(room, length, offset)
+        else:
+            self._full.put((room, length, offset))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self._full.put(None)
+        if self._thread is not None:
+            self._thread.join()
+        if kind is None and self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        for room, length, offset in iter(self._full.get, None):
+            self._write(room, length, offset)
+
+    def _write(self, room: Any, length: int, offset: int) -> None:
+        """Nothing more after an error: room() and the end raise it."""
+        try:
+            if self._error is None:
+                _write_at(self._handle, memoryview(room[: _whole_pages(length)]), offset)
+        except OSError as error:
+            self._error = error
+        finally:
+            self._free.put(room)
 
 
 def _room() -> AnyArray:

@@ -20,12 +20,13 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
 
 import farandole
 from farandole.checkpoint.background import Background
+from farandole.checkpoint.folder import Entry
 from farandole.checkpoint.gathering import gather_objects
 from farandole.checkpoint.generators import NumpyRandom, PythonRandom
 from farandole.checkpoint.held import Held
@@ -47,13 +48,15 @@ from farandole.checkpoint.parts import (
 )
 from farandole.checkpoint.store import Store
 from farandole.checkpoint.timing import Clock, SignalNotes, When
-from farandole.checkpoint.tree import describe
+from farandole.checkpoint.tree import Flat, describe
 from farandole.comm.collectives import allgather_object, broadcast_async_, broadcast_object, synchronize
 from farandole.comm.process_sets import ProcessSet, global_process_set
 from farandole.comm.transport import AnyArray
 from farandole.errors import CheckpointError
 
 __all__ = ["Checkpointer"]
+
+T = TypeVar("T")
 
 
 class Checkpointer:
@@ -94,20 +97,19 @@ class Checkpointer:
         self._joules = Joules(process_set)
         self._steps_since_meeting, self._next_meeting = 0, 1
         self._saved: tuple[int, int] | None = None
-        self._store = self._open(keep or Keep())
-        self._not_heeded = self._store.finished() if self._store is not None else []
+        self._store = self._of_first(lambda: self._open(keep or Keep()))
+        self._not_heeded = self._finished()
 
-    def _open(self, keep: Keep) -> Store | None:
-        """The folder, on the rank that writes; a refusal is every rank's."""
-        store, problem = None, ""
-        if self._rank == 0:
-            try:
-                store = Store(self.folder, keep, self.say)
-                atexit.register(_end_of_program, weakref.ref(self))
-            except CheckpointError as error:
-                problem = str(error)
-        self._raise_on_all(problem)
+    def _open(self, keep: Keep) -> Store:
+        """The folder, on the rank that writes."""
+        store = Store(self.folder, keep, self.say)
+        atexit.register(_end_of_program, weakref.ref(self))
         return store
+
+    def _finished(self) -> list[Entry]:
+        """What there is to go on from, on the rank that writes; empty on the others. Collective."""
+        store = self._store
+        return self._of_first(lambda: [] if store is None else store.finished()) or []
 
     @property
     def saved_at(self) -> int | None:
@@ -129,13 +131,14 @@ class Checkpointer:
     def restore(self) -> Manifest | None:
         """Go on from the newest checkpoint that is whole; None where there is none. Collective."""
         self.wait()
-        loaded = self._store.newest() if self._store is not None else None
+        store = self._store
+        loaded = self._of_first(lambda: None if store is None else store.newest())
         told = None
         if loaded is not None:
             told = (loaded.manifest, loaded.state, describe(loaded.arrays), str(loaded.entry.path))
         told = broadcast_object(told, self._root, "checkpoint.found", self._set)
         if told is None:
-            self._not_heeded = self._store.finished() if self._store is not None else []
+            self._not_heeded = self._finished()
             return None
         manifest, state, infos, where = told
         misfits = differences(self._parts, state, infos)
@@ -191,7 +194,7 @@ class Checkpointer:
         self._save(metrics, write)
 
     def async_save(self, metrics: Mapping[str, float] | None = None) -> None:
-        """Save in the background what the state is now; what goes wrong is raised by the next call. Collective."""
+        """Save in the background what the state is now; what goes wrong is raised by a later call. Collective."""
 
         def start(store: Store, manifest: Manifest, what: Content) -> None:
             state = what.state  # without what was copied already
@@ -214,17 +217,16 @@ class Checkpointer:
         self._raise_on_all(self._background_problem())
         self._joules.add_to(self.progress)
         by_rank = gather_objects(taken_own(self._own, self._rank), self._set)
-        problem = ""
-        if by_rank is not None and self._store is not None:
-            progress = replace(self.progress, train_s=self._train_s())
-            try:
-                self._check()
-                what = content(progress, taken(self._parts), by_rank)
-                write(self._store, self._manifest(progress, metrics or {}), what)
-            except CheckpointError as error:
-                problem = str(error)
-        self._raise_on_all(problem)
+        self._of_first(lambda: self._write_all(by_rank or [], metrics or {}, write))
         self._note_saved(time.monotonic() - began)
+
+    def _write_all(
+        self, by_rank: list[Flat], metrics: Mapping[str, float], write: Callable[[Store, Manifest, Content], None]
+    ) -> None:
+        assert self._store is not None
+        self._check()
+        progress = replace(self.progress, train_s=self._train_s())
+        write(self._store, self._manifest(progress, metrics), content(progress, taken(self._parts), by_rank))
 
     def _check(self) -> None:
         """A training from the start must not push out, one by one, what another has saved, nor one that has failed."""
@@ -253,7 +255,7 @@ class Checkpointer:
         try:
             self._background.finish()
         except Exception as error:  # whatever it is, all ranks are to hear of it
-            return f"the save in the background has failed: {error}"
+            return f"the save in the background has failed: {_words(error)}"
         return ""
 
     def _train_s(self) -> float:
@@ -262,7 +264,7 @@ class Checkpointer:
     def _note_saved(self, exposed_s: float) -> None:
         self._saved = (self.progress.step, self.progress.epoch)
         if self._clock is not None and self._store is not None:
-            self._clock.saved(exposed_s, self._store.last_s or exposed_s)
+            self._clock.saved(exposed_s, self._store.last_s)
 
     # When it is time
 
@@ -275,38 +277,41 @@ class Checkpointer:
         due = every is not None and self.progress.step % every == 0
         self._act(due, self._steps_since_meeting >= self._next_meeting, metrics)
 
-    def end_epoch(self, metrics: Mapping[str, float] | None = None) -> None:
-        """Count an epoch, and save if it is time; the sampler must be at the next one already. Collective."""
+    def end_epoch(self, metrics: Mapping[str, float] | None = None, *, due: bool = False) -> None:
+        """Count an epoch, and save if it is time or `due`; the sampler must be at the next one already. Collective."""
         self.progress.epoch += 1
         self.progress.step_in_epoch = 0
         every = self._when.epochs
-        self._act(every is not None and self.progress.epoch % every == 0, True, metrics)
+        self._act(due or (every is not None and self.progress.epoch % every == 0), True, metrics)
 
     def _act(self, due: bool, meet: bool, metrics: Mapping[str, float] | None) -> None:
         if self._when.signals:
             self._signals.start()
-        reasons = self._meet() if meet else set()
+        reasons, problem = self._meet() if meet else (set(), "")
         ending = reasons & {"SIGTERM", "time limit"}
         if ending:
-            self._end(ending.pop(), metrics)
+            self._end(ending.pop(), problem, metrics)
+        if problem:
+            raise CheckpointError(problem)
         if due or reasons:
             (self.async_save if self._in_background else self.save)(metrics)
 
-    def _meet(self) -> set[str]:
-        """Why to save, or to end: the same on all ranks."""
-        reasons, steps = self._signals.take(), 0
+    def _meet(self) -> tuple[set[str], str]:
+        """Why to save, or to end, and what the save in the background has failed with: the same on all ranks."""
+        reasons, steps, problem = self._signals.take(), 0, ""
         if self._store is not None:
+            problem = self._background_problem() if self._background.is_done() else ""
             clock = self._clock = self._clock or Clock(self._when, _nbytes(self._parts))
+            steps = clock.next_meeting(self._steps_since_meeting)
             reasons |= {"time limit"} if clock.time_is_up() else set()
             reasons |= {"interval"} if clock.is_due() else set()
-            steps = clock.next_meeting(self._steps_since_meeting)
-        found = allgather_object((reasons, steps), "checkpoint.meeting", self._set)
+        found = allgather_object((reasons, steps, problem), "checkpoint.meeting", self._set)
         self._steps_since_meeting, self._next_meeting = 0, found[0][1]
-        return set().union(*(said for said, _ in found))
+        return set().union(*(said for said, *_ in found)), found[0][2]
 
-    def _end(self, reason: str, metrics: Mapping[str, float] | None) -> NoReturn:
+    def _end(self, reason: str, problem: str, metrics: Mapping[str, float] | None) -> NoReturn:
         self._signals.ignore()
-        problem = self._told_by_first(self._background_problem())
+        problem = problem or self._told_by_first(self._background_problem())
         if problem:
             self.say(problem)
         if problem or self._saved != (self.progress.step, self.progress.epoch):
@@ -344,6 +349,20 @@ class Checkpointer:
         if told:
             raise CheckpointError(told)
 
+    def _of_first(self, get: Callable[[], T]) -> T | None:
+        """What the first rank gets; None on the others. What it raises is raised on all. Collective."""
+        found: T | None = None
+        cause: Exception | None = None
+        if self._rank == 0:
+            try:
+                found = get()
+            except Exception as error:  # whatever it is, all ranks are to hear of it
+                cause = error
+        told = self._told_by_first(_words(cause))
+        if told:
+            raise CheckpointError(told) from cause
+        return found
+
     def _told_by_first(self, problem: str) -> str:
         told: str = broadcast_object(problem, self._root, "checkpoint.outcome", self._set)
         return told
@@ -354,8 +373,18 @@ class Checkpointer:
             print(f"farandole: checkpoint: {text}", file=sys.stderr, flush=True)
 
 
+def _words(error: Exception | None) -> str:
+    if error is None or isinstance(error, CheckpointError):
+        return str(error or "")
+    return f"{type(error).__name__}: {error}"
+
+
 def _nbytes(parts: Mapping[str, Part]) -> int:
-    return sum(array.nbytes for array in taken(parts).arrays.values())
+    """0 where the state cannot be saved: a save will say why."""
+    try:
+        return sum(array.nbytes for array in taken(parts).arrays.values())
+    except Exception:  # of the first rank alone: the others wait for it
+        return 0
 
 
 def _tell_launcher(rank: int) -> None:

@@ -55,8 +55,13 @@ class Store:
         self._say = say
         self._said: set[str] = set()
         self._last_s: float | None = None
+        self._closed = False
         self._lock = self._locked()
-        self._sweep()
+        try:
+            self._sweep()
+        except BaseException:
+            self._lock.release()
+            raise
 
     @property
     def last_s(self) -> float | None:
@@ -66,7 +71,7 @@ class Store:
     def _locked(self) -> FolderLock:
         try:
             self._make_folder()
-            lock = FolderLock(self.folder)
+            lock = FolderLock(self.folder, self._say)
         except OSError as error:
             raise CheckpointError(f"{self.folder} cannot be written to: {error.strerror}") from error
         if not lock.supported:
@@ -75,10 +80,10 @@ class Store:
 
     def _make_folder(self) -> None:
         """What is on the disk by its name must be found after a power cut: so must the folders above."""
-        made = [path for path in self.folder.parents if not path.exists()]
+        made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
-        for path in [self.folder, *made]:
-            sync_folder(path.parent)
+        for path in made:
+            _sync_parent(path)
 
     def _sweep(self) -> None:
         for entry in entries(self.folder):
@@ -89,6 +94,7 @@ class Store:
                     self._say(f"{entry.path} is no longer needed, and could not be removed: {error.strerror}")
 
     def close(self) -> None:
+        self._closed = True
         self._lock.release()
 
     # Reading
@@ -122,6 +128,11 @@ class Store:
 
     def write(self, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray | Held]) -> Entry:
         """Save; what was saved before stays, but for what is no longer wanted once this one is safe."""
+        if self._closed:
+            raise CheckpointError(
+                f"{self.folder} may be another job's by now: the checkpointer was closed (fit() does it at its end). Save before, "
+                "or make a new Checkpointer and call its restore()"
+            )
         began = time.monotonic()
         number = max((entry.number for entry in entries(self.folder)), default=0) + 1
         final = Entry.named(self.folder, number, manifest.step)
@@ -196,3 +207,12 @@ class Store:
         if text not in self._said:
             self._said.add(text)
             self._say(text)
+
+
+def _sync_parent(path: Path) -> None:
+    """A folder of somebody else's may be written into and not be opened, or know no fsync."""
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EINVAL):
+            raise

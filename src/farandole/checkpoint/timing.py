@@ -86,12 +86,13 @@ class Clock:
         self._save_s = state_bytes / _FIRST_SAVE_BYTES_S
         self._exposed_s = self._save_s
         self._saved_at = self._met_at = time.monotonic()
-        self._step_s = 0.0
+        self._step_s = self._longest_s = 0.0
 
-    def saved(self, exposed_s: float, save_s: float) -> None:
-        """A save has made training wait for `exposed_s`; from its start to its end on disk took `save_s`."""
+    def saved(self, exposed_s: float, save_s: float | None) -> None:
+        """A save has made training wait for `exposed_s`; to be on disk it took `save_s`, None while nobody knows."""
         self._saved_at = time.monotonic()
-        self._exposed_s, self._save_s = exposed_s, save_s
+        self._met_at += exposed_s  # what is between two meetings is the training's
+        self._exposed_s, self._save_s = exposed_s, max(self._save_s, exposed_s) if save_s is None else save_s
 
     def interval_s(self) -> float | None:
         """How far apart saves should be; None where time alone is no reason."""
@@ -105,16 +106,20 @@ class Clock:
         return interval_s is not None and time.monotonic() - self._saved_at >= interval_s
 
     def time_is_up(self) -> bool:
-        """Whether what is left is needed to save, even if the disk is slower than before."""
+        """Whether what is left is needed to save, even if the disk is slower than before.
+
+        Nobody may look at the clock for as long as they once did not: an epoch's validation has no steps.
+        """
         if self._when.ends_at is None:
             return False
-        needed_s = 2 * self._save_s + 2 * _CHECK_S + 2 * self._step_s + _MARGIN_S
+        needed_s = 2 * self._save_s + 2 * _CHECK_S + 2 * self._step_s + self._longest_s + _MARGIN_S
         return time.time() + needed_s >= self._when.ends_at
 
     def next_meeting(self, steps: int) -> int:
         """After how many steps to ask again, `steps` having been made since the last time."""
         now = time.monotonic()
-        self._step_s, self._met_at = (now - self._met_at) / max(1, steps), now
+        stretch_s, self._met_at = max(0.0, now - self._met_at), now
+        self._step_s, self._longest_s = stretch_s / max(1, steps), max(self._longest_s, stretch_s)
         wanted = int(_CHECK_S / self._step_s) if self._step_s else _MOST_STEPS
         # Twice as many at most: the first steps are slow, and the next ones may be again.
         return max(1, min(wanted, 2 * steps, _MOST_STEPS))

@@ -25,21 +25,27 @@ from farandole.checkpoint.timing import When
 from farandole.comm.process_sets import ProcessSet, global_process_set
 from farandole.errors import CheckpointError, SettingsError
 from farandole.keras.state import (
+    AddedUp,
     AllRandom,
     CallbackState,
     Differing,
     KerasRandom,
     ModelVariables,
+    OptimizerVariables,
     OwnVariables,
     Variables,
+    batches_per_step,
     described,
     fetch,
+    innermost,
 )
 
 __all__ = ["Checkpointer", "Keep", "When"]
 
 _NOTHING_LEFT = sys.maxsize
 """An epoch beyond all that fit() could be asked for."""
+_VALIDATION = "val_"
+"""How Keras begins the names of what validation has shown."""
 
 
 class Checkpointer(keras.callbacks.Callback):
@@ -66,18 +72,18 @@ class Checkpointer(keras.callbacks.Callback):
         _build_optimizer(model)
         self._size = process_set.runtime().transport.size
         self._knowing = {f"callback {i} {type(c).__name__}": CallbackState(c) for i, c in enumerate(callbacks)}
-        self._variables = OwnVariables(model)
+        self._variables, self._added_up = OwnVariables(model), AddedUp(model)
         self._fit, self._epoch = _Fit(model), _Epoch(model)
         self._again: list[tuple[Part, Any]] = []
         self._passing = self._goes_on_at = 0
-        self._ended = False
+        self._ended = self._missed_metric = False
         self._metric = "" if keep is None else keep.metric
         alike: dict[str, Part] = {"variables": self._variables, **self._knowing}
         self._checkpointer = _Checkpointer(
             folder,
             {
                 "model": ModelVariables(model),
-                "optimizer": Variables(model, lambda: model.optimizer.variables, "optimizer"),
+                "optimizer": OptimizerVariables(model),
                 "fit": self._fit,
                 **self._knowing,
                 **parts,
@@ -85,6 +91,7 @@ class Checkpointer(keras.callbacks.Callback):
             own={
                 "keras": KerasRandom(),
                 **{name: Differing(name, part, process_set) for name, part in alike.items()},
+                "added up": self._added_up,
                 "epoch": self._epoch,
                 **(own or {}),
             },
@@ -119,7 +126,8 @@ class Checkpointer(keras.callbacks.Callback):
         if manifest is None:
             return 0
         progress = self.progress
-        parts: list[Part] = [*self._knowing.values(), self._variables, AllRandom()]
+        self._fit.follow_batches_per_step(self._checkpointer.say)
+        parts: list[Part] = [*self._knowing.values(), self._variables, self._added_up, AllRandom()]
         self._again = [(part, copy.deepcopy(part.state_dict())) for part in parts]
         self._goes_on_at = progress.epoch
         self._fit.say_backend(self._checkpointer.say)
@@ -186,9 +194,19 @@ class Checkpointer(keras.callbacks.Callback):
                 f"{self.progress.step_in_epoch - self._passing}: train with the batches it was made with"
             )
         metrics = _numbers(logs)
-        if self._metric and self._metric not in metrics:
+        self._check_metric(metrics)
+        # Only the end of an epoch knows what validation has shown.
+        self._checkpointer.end_epoch(metrics, due=self._metric.startswith(_VALIDATION) and self._metric in metrics)
+
+    def _check_metric(self, metrics: Mapping[str, float]) -> None:
+        if not self._metric or self._metric in metrics:
+            return
+        validated = any(name.startswith(_VALIDATION) for name in metrics)
+        if validated or not self._metric.startswith(_VALIDATION):
             raise SettingsError(f"Keep(metric={self._metric!r}): an epoch of this fit() has {', '.join(metrics)}")
-        self._checkpointer.end_epoch(metrics)
+        if not self._missed_metric:
+            self._missed_metric = True
+            self._checkpointer.say(f"epoch {self.progress.epoch + 1} had no validation: the best is one of those that have {self._metric}")
 
     def on_train_end(self, logs: Any = None) -> None:
         self._ended = True
@@ -242,14 +260,27 @@ class _Fit:
         self.was_stopped = False
         self._model = model
         self._backend = keras.backend.backend()
+        self._batches = batches_per_step(model.optimizer)
         self._rates = Variables(model, lambda: [v for v in model.optimizer.variables if not v.shape], "optimizer")
         self._noted_rates: Any = None
 
     def state_dict(self) -> Any:
-        return {"backend": keras.backend.backend(), "stopped": bool(getattr(self._model, "stop_training", False))}
+        return {
+            "backend": keras.backend.backend(),
+            "stopped": bool(getattr(self._model, "stop_training", False)),
+            "batches": batches_per_step(self._model.optimizer),
+        }
 
     def load_state_dict(self, state: Any) -> None:
-        self._backend, self.was_stopped = state["backend"], state["stopped"]
+        self._backend, self.was_stopped, self._batches = state["backend"], state["stopped"], state.get("batches", 1)
+
+    def follow_batches_per_step(self, say: Callable[[str], None]) -> None:
+        """Keras counts batches where gradients are added up, and what goes by that count goes by steps."""
+        here = batches_per_step(self._model.optimizer)
+        if self._batches != here:
+            count = innermost(self._model.optimizer)._iterations
+            count.assign(int(keras.ops.convert_to_numpy(count)) // self._batches * here)
+            say(f"a step was made after {self._batches} batches, and is after {here}: gradients added up since the last are left out")
 
     def note_rates(self) -> None:
         self._noted_rates = copy.deepcopy(self._rates.state_dict())

@@ -25,7 +25,21 @@ from farandole.comm.transport import AnyArray
 from farandole.errors import CheckpointError
 from farandole.keras.optimizer import local_variables
 
-__all__ = ["AllRandom", "CallbackState", "Differing", "KerasRandom", "ModelVariables", "OwnVariables", "Variables", "described", "fetch"]
+__all__ = [
+    "AddedUp",
+    "AllRandom",
+    "CallbackState",
+    "Differing",
+    "KerasRandom",
+    "ModelVariables",
+    "OptimizerVariables",
+    "OwnVariables",
+    "Variables",
+    "batches_per_step",
+    "described",
+    "fetch",
+    "innermost",
+]
 
 
 def fetch(model: Any) -> None:
@@ -69,6 +83,54 @@ class Variables:
         return [(v.path if seen[v.path] == 1 else f"{v.path}#{i}", v) for i, v in enumerate(variables)]
 
 
+class OptimizerVariables(Variables):
+    """An optimizer's, without the gradients it adds up, which are each rank's own."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, lambda: _alike(model.optimizer), "optimizer")
+
+
+class AddedUp:
+    """Gradients of batches since the last step. They are no use to an optimizer that steps after another number of batches."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def state_dict(self) -> Any:
+        fetch(self._model)
+        inner = innermost(self._model.optimizer)
+        steps = batches_per_step(self._model.optimizer)
+        under_way = _array(inner._iterations) % steps != 0
+        return {"batches": steps, "gradients": [Tensor(_array(v)) for v in _accumulators(inner)] if under_way else []}
+
+    def load_state_dict(self, state: Any) -> None:
+        held = _accumulators(innermost(self._model.optimizer))
+        fits = state["batches"] == batches_per_step(self._model.optimizer) and len(state["gradients"]) == len(held)
+        for i, variable in enumerate(held):
+            found = state["gradients"][i].array if fits else np.zeros(variable.shape)
+            variable.assign(found.astype(_dtype(variable), copy=False))
+
+
+def innermost(optimizer: Any) -> Any:
+    """The one that steps: LossScaleOptimizer has another inside."""
+    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        optimizer = inner
+    return optimizer
+
+
+def batches_per_step(optimizer: Any) -> int:
+    return int(innermost(optimizer).gradient_accumulation_steps or 1)
+
+
+def _accumulators(inner: Any) -> list[Any]:
+    return list(getattr(inner, "_accumulated_gradients", []))
+
+
+def _alike(optimizer: Any) -> list[Any]:
+    own = {id(v) for v in _accumulators(innermost(optimizer))}
+    return [v for v in optimizer.variables if id(v) not in own]
+
+
 class OwnVariables(Variables):
     """Those that may not be alike on all ranks: seeds of dropout, running means, layers that are left to each rank."""
 
@@ -78,7 +140,7 @@ class OwnVariables(Variables):
     def _of_ranks(self) -> list[Any]:
         optimizer, local = self._model.optimizer, local_variables(self._model.optimizer)
         # Nobody says which of the optimizer's belong to which layer.
-        return [*self._model.non_trainable_variables, *local, *(optimizer.variables if local else [])]
+        return [*self._model.non_trainable_variables, *local, *(_alike(optimizer) if local else [])]
 
     def _named(self) -> list[tuple[str, Any]]:
         """By number: a rank has some of them only."""
@@ -183,7 +245,7 @@ def _is_state(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(_is_state(item) for item in value)
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_state(item) for key, item in value.items())
+        return all(_is_state(part) for pair in value.items() for part in pair)
     return value is None or isinstance(value, bool | int | float | str | np.ndarray | np.generic)
 
 

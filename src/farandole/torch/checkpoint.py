@@ -149,6 +149,14 @@ class _Buffers:
 
 
 class _Optimizer(_Stateful):
+    def check_before_save(self) -> None:
+        reducer = getattr(self._value, "_farandole_reducer", None)
+        if reducer is not None and reducer.pending:
+            raise CheckpointError(
+                "the optimizer has gradients on their way (ksteps), which a checkpoint would lose: call optimizer.drain() "
+                "before save(), and before the step() of a checkpointer that saves by itself"
+            )
+
     def misfits(self, state: Any) -> list[str]:
         here = [len(group["params"]) for group in self._value.param_groups]
         there = [len(group["params"]) for group in state["param_groups"]]

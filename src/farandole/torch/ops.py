@@ -71,6 +71,9 @@ class _Target:
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
         self.array = as_array(tensor)
+        if not staged(tensor):
+            # torch sees nobody write: autograd and saves in the background go by the version.
+            torch.autograd.graph.increment_version(tensor)
 
     def deliver(self) -> Tensor:
         if staged(self._tensor):

@@ -95,9 +95,10 @@ class RunCheckpoints:
         if self.callback.came_from is None and self._settings.resume == "required":
             raise SettingsError(f"--resume required: {self.folder} has no checkpoint. Leave it out to begin with the first epoch.")
         before, self._made_by["starts"] = dict(self._made_by), self._made_by["starts"] + 1
-        self._made_by |= {"ranks": self._plan.ranks, "rate": self._plan.rate}
+        self._made_by |= {"ranks": self._plan.ranks, "rate": self._plan.rate, "passes": self._plan.passes}
         if self.callback.came_from is not None:
             self._follow_rate(before["rate"])
+            self._follow_passes(before.get("passes", self._plan.passes))
             first = self._follow_ranks(first, before["ranks"])
         return first
 
@@ -106,6 +107,11 @@ class RunCheckpoints:
             optimizer = self._model.optimizer
             optimizer.learning_rate = float(optimizer.learning_rate) * self._plan.rate / before
             self._note(f"the rate was {before:g} for the part before the checkpoint and is {self._plan.rate:g} for the rest")
+
+    def _follow_passes(self, before: int) -> None:
+        """Batches are counted, of which other ranks do more or fewer for the same steps."""
+        progress = self.callback.progress
+        progress.step = progress.step * self._plan.passes // before
 
     def _follow_ranks(self, first: int, before: int) -> int:
         """Where epochs are divided, those done by other ranks count for what they are in all."""
@@ -123,7 +129,7 @@ class RunCheckpoints:
         from farandole.comm import world
         from farandole.comm.collectives import broadcast_object
 
-        there = entries(self.folder) if world.rank() == 0 and self.folder.is_dir() else []
+        there = [entry for entry in entries(self.folder) if not entry.kind] if world.rank() == 0 else []
         newest = broadcast_object(there[-1].path.name if there else "", 0, name="checkpoints")
         if newest:
             raise SettingsError(

@@ -1,11 +1,15 @@
 """Copies that are consistent although training goes on."""
 
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from farandole.checkpoint import read
 from farandole.checkpoint.background import Background
 from farandole.checkpoint.held import Held
 from farandole.checkpoint.tree import Tensor, flatten
@@ -152,3 +156,33 @@ def test_arrays_may_change_their_shape_between_saves(written) -> None:
         background.start(flatten({"w": np.ones(shape)}), keep(written))
     background.finish()
     assert [one["w"].shape for one in written] == [(2, 3), (4,), ()]
+
+
+ENDS_AT_ONCE = """
+import sys, threading, time
+import numpy as np
+from farandole.checkpoint.background import Background
+from farandole.checkpoint.keeping import Keep
+from farandole.checkpoint.manifest import Manifest
+from farandole.checkpoint.store import Store
+from farandole.checkpoint.tree import flatten
+from pathlib import Path
+
+store = Store(Path(sys.argv[1]), Keep(), print)
+manifest = Manifest(step=1, epoch=0, ranks=1, saved_at=0.0, train_s=0.0, energy_j=None, version="test", metrics={})
+flat = flatten({"w": np.arange(3_000_000.0)}, "")
+
+def write(arrays):
+    while threading.main_thread().is_alive():  # until the interpreter waits for its threads
+        time.sleep(0.01)
+    store.write(manifest, {"parts": flat.skeleton}, arrays)
+
+background = Background()
+background.start(flat, write)
+"""
+
+
+def test_a_program_that_ends_during_a_save_has_saved(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS_AT_ONCE, tmp_path], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (read(tmp_path)["w"] == np.arange(3_000_000.0)).all()

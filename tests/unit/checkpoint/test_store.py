@@ -1,16 +1,19 @@
 """Folders of checkpoints: what is damaged is seen, what is whole is never lost."""
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from farandole.checkpoint import read
+from farandole.checkpoint import lock, read
+from farandole.checkpoint import store as store_module
 from farandole.checkpoint.blocks import Damaged
 from farandole.checkpoint.folder import ARRAYS, LATEST, MANIFEST, STATE, check, entries
 from farandole.checkpoint.keeping import Keep
@@ -388,3 +391,65 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(opened, monkeypatch) 
         "replace run/LATEST.part",
         "fsync run",
     ]
+
+
+def test_a_process_that_can_start_no_thread_saves(opened, monkeypatch) -> None:
+    store = opened()
+
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    store.write(manifest(1), {"parts": {"w": {"$array": "w"}}}, {"w": np.arange(2_000_000.0)})
+    monkeypatch.undo()
+    assert (read(store.folder)["w"] == np.arange(2_000_000.0)).all()
+
+
+def failing(error: int) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EINVAL])
+def test_a_folder_whose_parent_cannot_be_flushed_is_written_to(tmp_path: Path, monkeypatch, error: int) -> None:
+    for there in (False, True):
+        with monkeypatch.context() as patched:
+            patched.setattr(store_module, "sync_folder", failing(error))
+            store = Store(tmp_path / "run", Keep(), print)
+        assert store.folder.is_dir() and bool(store.finished()) == there
+        save(store, 1)
+        store.close()
+
+
+def test_a_full_disk_does_not_keep_a_job_from_what_it_has(opened, monkeypatch) -> None:
+    save(opened(), 1)
+    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
+    assert newest_step(opened()) == 1
+
+
+def test_what_is_closed_is_not_written_to(opened) -> None:
+    store = opened()
+    save(store, 1)
+    store.close()
+    with pytest.raises(CheckpointError, match="the checkpointer was closed"):
+        save(store, 2)
+    assert steps(store) == [1]
+
+
+def test_a_job_that_was_started_again_waits_for_the_lock_of_a_lost_host(opened, tmp_path: Path, said, monkeypatch) -> None:
+    first = opened()
+    monkeypatch.setattr(lock, "_PATIENCE_S", 0.1)
+    with pytest.raises(CheckpointError, match="already"):
+        Store(tmp_path / "run", Keep(), said.append)
+    monkeypatch.setenv("FARANDOLE_RESTART", "1")
+    threading.Timer(0.5, first.close).start()
+    Store(tmp_path / "run", Keep(), said.append).close()
+    (text,) = said
+    assert "LOCK is held by another job (host" in text and "waits up to 120 s" in text
+    held = opened()
+    monkeypatch.setattr(lock, "_RESTART_PATIENCE_S", 0.3)
+    with pytest.raises(CheckpointError, match="already"):
+        Store(tmp_path / "run", Keep(), said.append)
+    held.close()

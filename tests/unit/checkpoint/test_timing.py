@@ -69,6 +69,32 @@ def test_time_is_up_while_there_is_enough_left_to_save() -> None:
     assert not Clock(When(), 1 << 40).time_is_up()
 
 
+def test_a_save_that_is_not_on_disk_yet_is_not_taken_for_a_short_one() -> None:
+    clock = Clock(When(ends_at=time.time() + 60), int(30 * timing._FIRST_SAVE_BYTES_S))
+    assert clock.time_is_up()
+    clock.saved(0.01, None)
+    assert clock.time_is_up()
+    clock.saved(0.01, 0.5)
+    assert not clock.time_is_up()
+    clock.saved(30.0, None)
+    assert clock.time_is_up(), "it has waited for the one before"
+
+
+def test_the_longest_time_without_a_meeting_may_come_again(monkeypatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(timing.time, "monotonic", lambda: now)
+    clock = Clock(When(ends_at=time.time() + 60), 0)
+    clock.saved(70.0, 0.1)
+    now += 75  # of which the save took 70
+    clock.next_meeting(100)
+    assert not clock.time_is_up()
+    now += 54  # validation
+    clock.next_meeting(0)
+    now += 1
+    clock.next_meeting(100)
+    assert clock.time_is_up()
+
+
 def test_ranks_meet_about_once_a_second() -> None:
     clock = Clock(When(), 0)
     time.sleep(0.02)
