@@ -1,13 +1,15 @@
 """run.json."""
 
+import csv
 import json
+import math
 import os
 from pathlib import Path
 
 import pytest
 
-from farandole.train import record, running, session
-from farandole.train.record import write_record
+from farandole.train import record, running, session, supervisors
+from farandole.train.record import write_history, write_record
 from farandole.train.settings import RunSettings
 
 
@@ -25,3 +27,14 @@ def test_the_load_of_the_machine_is_the_one_that_the_run_has_found(monkeypatch: 
     monkeypatch.setattr(session, "run_on_rank", lambda *_, **__: load.append(9.0))
     monkeypatch.setattr(record, "make_record", lambda *_, started_s, machine: {"machine": machine})
     assert running.run_here(RunSettings.from_flat({"benchmark": "nt3"}))["machine"]["load_average"] == [0.1] * 3
+
+
+def test_epochs_that_do_not_know_every_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of one epoch was gone on with: its last epoch was not tested, later ones were."""
+    found = {"epochs": [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25, "test_loss": 0.5}]}
+    write_history(tmp_path, found)
+    with (tmp_path / "history.csv").open() as file:
+        assert [row["test_loss"] for row in csv.DictReader(file)] == ["", "0.5"]
+    monkeypatch.setattr(supervisors, "run_here", lambda *_, **__: found)
+    history = supervisors.supervised("nt3").run({}).history
+    assert history["loss"] == [0.5, 0.25] and math.isnan(history["test_loss"][0]) and history["test_loss"][1] == 0.5
