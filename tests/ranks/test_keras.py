@@ -74,6 +74,23 @@ def test_a_saved_model_is_plain_keras_and_can_be_trained_on(hvd):
     assert hvd.check_buffers_match(weights(again)) == 0
 
 
+@on_two()
+def test_a_loaded_model_adds_passes_up_as_before(hvd):
+    import tempfile
+    from pathlib import Path
+
+    model = compiled(hvd, model_of(), backward_passes_per_step=2)
+    model.fit(*data(16, hvd.rank()), batch_size=8, verbose=0)
+    with tempfile.TemporaryDirectory() as directory:
+        path = str(Path(directory) / "model.keras")
+        model.save(path)
+        again = hvd.load_model(path, backward_passes_per_step=2)
+    for held in (model, again):
+        held.fit(*data(32, hvd.rank()), batch_size=8, shuffle=False, verbose=0)
+    for a, b in zip(weights(model), weights(again)):
+        assert (a == b).all()
+
+
 # Overflow
 
 

@@ -293,7 +293,9 @@ def _accumulate(optimizer: Any, passes: int) -> None:
     if passes == 1:
         return
     adding = _innermost(optimizer)  # LossScaleOptimizer adds nothing up itself
-    if adding.gradient_accumulation_steps not in (None, passes):
+    if adding.gradient_accumulation_steps == passes:  # of the user's own, or loaded, with room to add gradients up
+        return
+    if adding.gradient_accumulation_steps is not None:
         raise SettingsError(
             f"backward_passes_per_step={passes}, but the optimizer has gradient_accumulation_steps="
             f"{adding.gradient_accumulation_steps}: give one of them"
