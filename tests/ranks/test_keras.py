@@ -393,14 +393,21 @@ def test_values_and_callbacks(hvd):
     assert hvd.broadcast(hvd.rank(), 1) == 1
     assert hvd.reducescatter(np.arange(4.0)).tolist() == [[0, 1], [2, 3]][hvd.rank()]
     rates = []
-    model = compiled(hvd, model_of())
+    model = model_of((3,))
+    f1_of_each_class = keras.metrics.F1Score()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), "mse", metrics=[f1_of_each_class])
     warmup = hvd.callbacks.LearningRateWarmupCallback(0.08, warmup_epochs=2, momentum_correction=False)
     decay = hvd.callbacks.LearningRateScheduleCallback(0.08, 0.5, start_epoch=2, momentum_correction=False)
     watch = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rates.append(round(logs["lr"], 6)))
-    model.fit(
-        *data(16), batch_size=8, epochs=4, verbose=0, callbacks=[warmup, decay, hvd.callbacks.ProgressCallback(), watch]
-    )
+    average = hvd.callbacks.MetricAverageCallback()
+    x, classes = data(16, hvd.rank())[0], np.eye(3, dtype="float32")[np.arange(16) % 3]
+    history = model.fit(
+        x, classes, batch_size=8, epochs=4, verbose=0, callbacks=[warmup, decay, average, hvd.callbacks.ProgressCallback(), watch]
+    ).history
     assert rates == [0.06, 0.08, 0.08, 0.04]
+    found = hvd.allgather_object([values.tolist() for values in history["f1_score"]])
+    mine = keras.ops.convert_to_numpy(f1_of_each_class.result())
+    assert found[0] == found[1] and np.allclose(found[0][-1], hvd.allreduce(mine))
 
 
 @on_two()
