@@ -267,6 +267,40 @@ def test_layers_can_stay_with_their_rank(hvd):
 
 
 @on_two()
+def test_layers_that_stay_step_as_far_as_others(hvd):
+    """On batches that are alike on both ranks, one process steps as far. An embedding's gradient may be sparse."""
+    import keras
+
+    for passes in (1, 2) if keras.backend.backend() == "tensorflow" else (2,):
+        check_steps_of_layers_that_stay(hvd, passes)
+
+
+def check_steps_of_layers_that_stay(hvd, passes):
+    import keras
+    import numpy as np
+
+    def train(wrap, rate):
+        keras.utils.set_random_seed(0)
+        table, head = keras.layers.Embedding(5, 2), keras.layers.Dense(1)
+        model = keras.Sequential([keras.Input((1,), dtype="int32"), table, keras.layers.Flatten(), head])
+        model.compile(wrap(keras.optimizers.SGD(rate), table), "mse")
+        words = np.array([[0], [1], [1], [3]] * 2, "int32")
+        model.fit(words, words.astype("float32"), batch_size=8 // passes, shuffle=False, verbose=0)
+        return weights(model)
+
+    def partly(optimizer, layer):
+        options = {"local_layers": layer, "scale_local_gradients": False, "backward_passes_per_step": passes}
+        return hvd.PartialDistributedOptimizer(optimizer, **options)
+
+    def accumulating(optimizer, _):
+        optimizer.gradient_accumulation_steps = passes if passes > 1 else None  # Keras averages them
+        return optimizer
+
+    for a, b in zip(train(partly, 0.05), train(accumulating, 0.05 * passes)):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+@on_two()
 @pytest.mark.parametrize("way", ["fp16", "bf16"])
 def test_gradients_can_travel_in_16_bits(hvd, way):
     import keras

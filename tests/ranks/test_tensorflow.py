@@ -121,6 +121,20 @@ def test_local_layers_and_embeddings(hvd):
 
 
 @on_two
+def test_an_embedding_can_stay_with_its_rank(hvd):
+    import keras
+    import tensorflow as tf
+
+    table = keras.layers.Embedding(6, 3)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(table(tf.constant([[hvd.rank(), 5, 5]]))) * 4
+    wrapped = hvd.PartialDistributedGradientTape(tape, local_layers=[table])
+    found = wrapped.gradient(loss, table.embeddings.value)
+    rows = tf.convert_to_tensor(found).numpy()[:, 0].tolist()
+    assert rows == [[2, 0, 0, 0, 0, 4], [0, 2, 0, 0, 0, 4]][hvd.rank()]
+
+
+@on_two
 def test_different_variables_are_an_error_that_names_one(hvd):
     import pytest
     import tensorflow as tf
