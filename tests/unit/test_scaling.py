@@ -22,6 +22,8 @@ def test_warm_up_starts_at_the_rate_of_one_rank_and_ends_at_the_scaled_one():
     assert warmup_factor(50, 100, ranks=4) == pytest.approx(0.625)
     assert warmup_factor(100, 100, ranks=4) == warmup_factor(10**6, 100, ranks=4) == 1.0
     assert warmup_factor(0, 0, ranks=4) == 1.0
+    for rule in ("linear", "sqrt", "cbrt", "none"):
+        assert scaled_rate(0.1, 4, rule) * warmup_factor(0, 100, 4, rule) == pytest.approx(0.1)
     rates = [warmup_factor(step, 10, ranks=8) for step in range(12)]
     assert rates == sorted(rates)
 

@@ -183,7 +183,7 @@ class _Session:
             callbacks.append(keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, patience=10, min_delta=1e-4))
         knowing, first = callbacks[2:], 0
         if self._settings.warmup_epochs:
-            callbacks.append(WarmUp(plan, self._settings.warmup_epochs))
+            callbacks.append(WarmUp(plan, self._settings.warmup_epochs, self._settings.lr_scaling))
         if self._settings.checkpoint_folder is not None:
             checkpoints = self._checkpoints = RunCheckpoints(
                 self._settings, model, plan, epochs=epochs, knowing=knowing, times=self._times, began=self._began,

@@ -25,6 +25,7 @@ from farandole.benchmarks.layers import Conv1D, LocallyConnected1D, convolution_
 from farandole.benchmarks.metrics import R2, Correlation, SignAccuracy
 from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.errors import SettingsError
+from farandole.train.callbacks import WarmUp
 from farandole.train.memory import check_memory, estimated_bytes, weights_within
 from farandole.train.plan import Plan
 
@@ -122,6 +123,14 @@ small = keras.Sequential([keras.Input((30,)), keras.layers.Dense(20), keras.laye
 found["all registered"] = None not in registered
 found["estimates"] = [estimated_bytes(small, name, plan) for name in ("sgd", "adam")]
 
+warmup, found["warm-up"] = WarmUp(plan, 1, "sqrt"), []
+small.compile("sgd")
+warmup.set_model(small)
+for epoch in (0, 1):
+    warmup.on_epoch_begin(epoch)
+    warmup.on_train_batch_begin(0)
+    found["warm-up"].append(float(small.optimizer.learning_rate))
+
 def refused(action):
     try:
         action()
@@ -184,6 +193,10 @@ def test_memory_is_estimated(found: dict[str, Any]) -> None:
     weights, outputs = 30 * 20 + 20 + 20 + 1, 20 + 1
     # The weights, their gradients and what Adam keeps; a batch's outputs and their gradients.
     assert found["estimates"] == [4 * (copies * weights + 2 * 10 * outputs) for copies in (2, 4)]
+
+
+def test_warm_up_begins_with_the_rate_of_one_rank(found: dict[str, Any]) -> None:
+    assert found["warm-up"] == pytest.approx([0.1 / 2**0.5, 0.1])
 
 
 def test_what_does_not_fit_is_refused_before_its_weights_are_made(found: dict[str, Any]) -> None:
