@@ -14,7 +14,8 @@ def test_rules():
     assert all(scaled_rate(0.3, 1, rule) == 0.3 for rule in ("linear", "sqrt", "cbrt", "none"))
     assert scaled_batch(20, 4) == 80
     assert scaled_batch(20, 16, "cbrt") == 50
-    assert scaled_batch(1, 100, "none") == 100  # at least one sample a rank
+    assert scaled_batch(100, 2, "cbrt") == 125  # of 125.99: the papers cut off
+    assert scaled_batch(100, 27, "cbrt") == 300
 
 
 def test_warm_up_starts_at_the_rate_of_one_rank_and_ends_at_the_scaled_one():
