@@ -87,6 +87,16 @@ def test_names_in_the_files_that_candle_publishes(tmp_path: Path, name: str) -> 
     assert RunSettings.from_flat({"benchmark": name, "config_file": str(path)}).parameters.batch_size == 100
 
 
+def test_the_rate_of_candles_warm_up_is_not_that_of_training() -> None:
+    given, plain = (RunSettings.from_flat({"benchmark": "p1b1", **more}) for more in ({"base_lr": 0.5}, {}))
+    assert given == plain
+
+
+def test_p1b3_is_judged_as_by_candles_own_files() -> None:
+    found = RunSettings.from_flat({"benchmark": "p1b3", "preset": "paper", "make_data": True})
+    assert found.parameters.as_dict()["test_cell_split"] == PUBLISHED["p1b3"]["test_cell_split"]
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
