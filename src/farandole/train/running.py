@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
+import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -27,6 +29,17 @@ TIMELINE = "timeline.json"
 POWER = "power.json"
 
 
+@contextlib.contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """The caller's: a search draws from Python's generator, which a run seeds for Keras."""
+    before = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
+@_random_numbers_kept()
 def run_here(
     settings: RunSettings,
     *,
