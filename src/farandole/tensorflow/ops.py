@@ -6,6 +6,7 @@ run operations in any order and meet by name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,7 +38,18 @@ def _name(name: str | None, tensor: Any) -> str | None:
     """A name of the operation that is the same on every rank; None leaves it to the order of calls."""
     if name is not None or tf.executing_eagerly():
         return name
-    return f"{tensor.graph.name}.{tensor.name}"
+    return f"{_graph_name(tensor.graph)}.{tensor.name}"
+
+
+_COUNT = re.compile(r"_\d+(?=_grad_\d+|$)")
+"""In `cond_1_true_25`, or `cond_1_true_25_grad_31`: how many of them this process has made."""
+
+
+def _graph_name(graph: Any) -> str:
+    """A graph's, without the counts TensorFlow gives branches and loops; within the one that a branch is in."""
+    if not getattr(graph, "is_control_flow_graph", False):
+        return str(graph.name)
+    return f"{_graph_name(graph.outer_graph)}.{_COUNT.sub('', graph.name)}"
 
 
 def _size(process_set: ProcessSet) -> int:
