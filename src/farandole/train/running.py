@@ -59,7 +59,10 @@ def run_here(
     machine = environment("keras", settings.framework, "tensorflow-cpu", "mpich")  # whose load is not that of the run yet
     folder = settings.output_dir
     if settings.checkpoint_every and settings.checkpoint_folder is None:
-        raise SettingsError("checkpoint_every: nobody says where. Give output_dir or checkpoint_dir.")
+        raise SettingsError(
+            f"checkpoint_every={settings.checkpoint_every}: nobody says where. Give output_dir or checkpoint_dir, or leave out "
+            "all settings of checkpoints."
+        )
     start(settings.framework, comm)
     if folder is not None and is_first():
         make_folder(folder)

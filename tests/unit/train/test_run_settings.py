@@ -176,10 +176,16 @@ def test_checkpoints_under_candles_names(tmp_path: Path) -> None:
         flat(ckpt_keep_mode="exponential")
 
 
-def test_checkpoints_are_made_where_any_of_their_settings_is_given() -> None:
+def test_checkpoints_are_made_where_any_of_their_settings_is_given(tmp_path: Path) -> None:
     assert flat(output_dir="here").checkpoint_folder is None
     assert flat(output_dir="here", checkpoint_best="val_loss").checkpoint_folder == Path("here/checkpoints")
     assert flat(checkpoint_dir="there").checkpoint_every == "1"
+    path = tmp_path / "model.txt"
+    for line, every in (("ckpt_keep_limit = 2", "1"), ("ckpt_restart_mode = 'auto'", "1"), ("ckpt_restart_mode = 'off'", "")):
+        path.write_text(f"[Global_Params]\n{line}\n")
+        settings = flat(config_file=str(path))
+        assert settings.checkpoint_every == every
+        assert RunSettings.from_flat(settings.as_flat()) == settings
 
 
 @pytest.mark.parametrize(
