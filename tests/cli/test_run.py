@@ -197,7 +197,13 @@ parameters = nt3.initialize_parameters(sys.argv[2], **small)
 before = random.getstate()
 found = nt3.run(parameters)
 assert random.getstate() == before, "those of a search"
-score = nt3.objective(SimpleNamespace(parameters={**small, "dropout": 0.3}))
+try:
+    nt3.objective(small, comm=[0, 1])
+except ValueError as error:
+    assert "comm=[0, 1]: this process trains on other ranks already, 1 in all" in str(error)
+else:
+    raise AssertionError("it trained on the ranks there were")
+score = nt3.objective(SimpleNamespace(parameters={**small, "dropout": 0.3}), comm=[0])
 print(json.dumps([parameters["activation"], found.history, score]))
 """
 

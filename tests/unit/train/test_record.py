@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from farandole.comm import world
+from farandole.errors import SettingsError
 from farandole.train import record, running, session, supervisors
 from farandole.train.record import write_history, write_record
 from farandole.train.settings import RunSettings
@@ -38,3 +40,18 @@ def test_epochs_that_do_not_know_every_value(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(supervisors, "run_here", lambda *_, **__: found)
     history = supervisors.supervised("nt3").run({}).history
     assert history["loss"] == [0.5, 0.25] and math.isnan(history["test_loss"][0]) and history["test_loss"][1] == 0.5
+
+
+class World:
+    size = 2
+
+
+def test_another_communicator_of_as_many_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = World()
+    monkeypatch.setattr(world, "current", lambda: here)
+    session._check_communicator([0, 1])  # nobody knows what the world was started with: as many will do
+    session._communicators[here] = [0, 1]
+    session._check_communicator([0, 1])
+    session._check_communicator(None)
+    with pytest.raises(SettingsError, match=r"comm=\[0, 2\]: .* already, 2 in all"):
+        session._check_communicator([0, 2])
