@@ -201,14 +201,22 @@ def without_times(epoch: dict[str, Any]) -> dict[str, Any]:
 
 
 SUPERVISED = """
-import json, sys
+import json, random, sys
 from types import SimpleNamespace
 from farandole.candle import nt3
 
 small = {"data_dir": sys.argv[1], "conv": [4, 5, 1], "pool": [4], "dense": [8], "batch_size": 10, "epochs": 2}
 parameters = nt3.initialize_parameters(sys.argv[2], **small)
+before = random.getstate()
 found = nt3.run(parameters)
-score = nt3.objective(SimpleNamespace(parameters={**small, "dropout": 0.3}))
+assert random.getstate() == before, "those of a search"
+try:
+    nt3.objective(small, comm=[0, 1])
+except ValueError as error:
+    assert "comm=[0, 1]: this process trains on other ranks already, 1 in all" in str(error)
+else:
+    raise AssertionError("it trained on the ranks there were")
+score = nt3.objective(SimpleNamespace(parameters={**small, "dropout": 0.3}), comm=[0])
 print(json.dumps([parameters["activation"], found.history, score]))
 """
 

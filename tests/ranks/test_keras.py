@@ -74,6 +74,23 @@ def test_a_saved_model_is_plain_keras_and_can_be_trained_on(hvd):
     assert hvd.check_buffers_match(weights(again)) == 0
 
 
+@on_two()
+def test_a_loaded_model_adds_passes_up_as_before(hvd):
+    import tempfile
+    from pathlib import Path
+
+    model = compiled(hvd, model_of(), backward_passes_per_step=2)
+    model.fit(*data(16, hvd.rank()), batch_size=8, verbose=0)
+    with tempfile.TemporaryDirectory() as directory:
+        path = str(Path(directory) / "model.keras")
+        model.save(path)
+        again = hvd.load_model(path, backward_passes_per_step=2)
+    for held in (model, again):
+        held.fit(*data(32, hvd.rank()), batch_size=8, shuffle=False, verbose=0)
+    for a, b in zip(weights(model), weights(again)):
+        assert (a == b).all()
+
+
 # Overflow
 
 
@@ -250,6 +267,40 @@ def test_layers_can_stay_with_their_rank(hvd):
 
 
 @on_two()
+def test_layers_that_stay_step_as_far_as_others(hvd):
+    """On batches that are alike on both ranks, one process steps as far. An embedding's gradient may be sparse."""
+    import keras
+
+    for passes in (1, 2) if keras.backend.backend() == "tensorflow" else (2,):
+        check_steps_of_layers_that_stay(hvd, passes)
+
+
+def check_steps_of_layers_that_stay(hvd, passes):
+    import keras
+    import numpy as np
+
+    def train(wrap, rate):
+        keras.utils.set_random_seed(0)
+        table, head = keras.layers.Embedding(5, 2), keras.layers.Dense(1)
+        model = keras.Sequential([keras.Input((1,), dtype="int32"), table, keras.layers.Flatten(), head])
+        model.compile(wrap(keras.optimizers.SGD(rate), table), "mse")
+        words = np.array([[0], [1], [1], [3]] * 2, "int32")
+        model.fit(words, words.astype("float32"), batch_size=8 // passes, shuffle=False, verbose=0)
+        return weights(model)
+
+    def partly(optimizer, layer):
+        options = {"local_layers": layer, "scale_local_gradients": False, "backward_passes_per_step": passes}
+        return hvd.PartialDistributedOptimizer(optimizer, **options)
+
+    def accumulating(optimizer, _):
+        optimizer.gradient_accumulation_steps = passes if passes > 1 else None  # Keras averages them
+        return optimizer
+
+    for a, b in zip(train(partly, 0.05), train(accumulating, 0.05 * passes)):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+@on_two()
 @pytest.mark.parametrize("way", ["fp16", "bf16"])
 def test_gradients_can_travel_in_16_bits(hvd, way):
     import keras
@@ -376,14 +427,21 @@ def test_values_and_callbacks(hvd):
     assert hvd.broadcast(hvd.rank(), 1) == 1
     assert hvd.reducescatter(np.arange(4.0)).tolist() == [[0, 1], [2, 3]][hvd.rank()]
     rates = []
-    model = compiled(hvd, model_of())
+    model = model_of((3,))
+    f1_of_each_class = keras.metrics.F1Score()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), "mse", metrics=[f1_of_each_class])
     warmup = hvd.callbacks.LearningRateWarmupCallback(0.08, warmup_epochs=2, momentum_correction=False)
     decay = hvd.callbacks.LearningRateScheduleCallback(0.08, 0.5, start_epoch=2, momentum_correction=False)
     watch = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rates.append(round(logs["lr"], 6)))
-    model.fit(
-        *data(16), batch_size=8, epochs=4, verbose=0, callbacks=[warmup, decay, hvd.callbacks.ProgressCallback(), watch]
-    )
+    average = hvd.callbacks.MetricAverageCallback()
+    x, classes = data(16, hvd.rank())[0], np.eye(3, dtype="float32")[np.arange(16) % 3]
+    history = model.fit(
+        x, classes, batch_size=8, epochs=4, verbose=0, callbacks=[warmup, decay, average, hvd.callbacks.ProgressCallback(), watch]
+    ).history
     assert rates == [0.06, 0.08, 0.08, 0.04]
+    found = hvd.allgather_object([values.tolist() for values in history["f1_score"]])
+    mine = keras.ops.convert_to_numpy(f1_of_each_class.result())
+    assert found[0] == found[1] and np.allclose(found[0][-1], hvd.allreduce(mine))
 
 
 @on_two()

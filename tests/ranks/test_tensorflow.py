@@ -46,6 +46,51 @@ def test_operations_eager_and_in_functions(hvd):
 
 
 @on_two
+def test_groups_are_gathered_and_scattered(hvd):
+    import tensorflow as tf
+
+    factor = float(hvd.rank() + 1)
+
+    def operations(x, short):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch([x, short])
+            long, brief = hvd.grouped_allgather([x, short])
+            gathered = tf.reduce_sum(long * factor) + tf.reduce_sum(brief * factor * 10)
+            first, second = hvd.grouped_reducescatter([x, x * 2], op=hvd.Sum)
+            shares = tf.reduce_sum(first * factor) + tf.reduce_sum(second * factor)
+        return long, brief, first, second, *tape.gradient(gathered, [x, short]), tape.gradient(shares, x)
+
+    for run in ways(operations):
+        found = run(tf.fill([2], factor), tf.fill([hvd.rank() + 1], factor))
+        long, brief, first, second, dx, dshort, dshares = (t.numpy().tolist() for t in found)
+        assert long == [1, 1, 2, 2] and brief == [1, 2, 2]
+        assert (first, second) == ([3], [6])
+        assert dx == [1.5, 1.5] and dshort == [15.0] * (hvd.rank() + 1)
+        assert dshares == [6, 12]  # of the shares, their factors, on both outputs and from both ranks
+    assert hvd.grouped_allgather([]) == hvd.grouped_reducescatter([]) == []
+
+
+@on_two
+def test_branches_and_loops_meet_whatever_else_a_rank_has_made(hvd):
+    import tensorflow as tf
+
+    if hvd.rank() == 1:
+        tf.function(lambda x: tf.cond(x > 0, lambda: x, lambda: -x))(tf.constant(1.0))
+
+    @tf.function
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            chosen = tf.cond(x[0] > 0, lambda: hvd.allreduce(x * x, op=hvd.Sum), lambda: x)
+        summed = tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, hvd.allreduce(y + 1, op=hvd.Sum)), [0, x])[1]
+        return chosen, tape.gradient(chosen, x), summed
+
+    chosen, gradient, summed = (t.numpy().tolist() for t in run(tf.constant([1.0 + hvd.rank()])))
+    assert chosen == [5] and summed == [12]
+    assert gradient == [[4], [8]][hvd.rank()]
+
+
+@on_two
 def test_operations_have_gradients(hvd):
     import tensorflow as tf
 
@@ -118,6 +163,20 @@ def test_local_layers_and_embeddings(hvd):
     assert (dense[[0, 1, 5]] != 0).all() and not dense[2:5].any()
     assert bias.numpy().tolist() == [hvd.rank() + 1.0]  # two words, divided by two ranks
     assert hvd.check_buffers_match([kernel.numpy()]) == 1
+
+
+@on_two
+def test_an_embedding_can_stay_with_its_rank(hvd):
+    import keras
+    import tensorflow as tf
+
+    table = keras.layers.Embedding(6, 3)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(table(tf.constant([[hvd.rank(), 5, 5]]))) * 4
+    wrapped = hvd.PartialDistributedGradientTape(tape, local_layers=[table])
+    found = wrapped.gradient(loss, table.embeddings.value)
+    rows = tf.convert_to_tensor(found).numpy()[:, 0].tolist()
+    assert rows == [[2, 0, 0, 0, 0, 4], [0, 2, 0, 0, 0, 4]][hvd.rank()]
 
 
 @on_two

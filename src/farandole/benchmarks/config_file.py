@@ -28,7 +28,6 @@ ALIASES = {
     "save_path": "output_dir",
     "file_train": "train_data",
     "file_test": "test_data",
-    "base_lr": "learning_rate",
     "model_file": "config_file",
     "ckpt_restart_mode": "resume",
     "ckpt_directory": "checkpoint_dir",
@@ -40,6 +39,7 @@ ALIASES = {
 
 WITHOUT_EFFECT = frozenset(
     [
+        "base_lr",
         "data_url",
         "data_type",
         "experiment_id",
@@ -119,8 +119,6 @@ def translated(values: Mapping[str, Any], known: Iterable[str], source: str) -> 
     for given, value in _checkpoint_names(values).items():
         name = given if given in known else ALIASES.get(given, given)
         if name in known:
-            if given == "base_lr" and value is None:
-                continue
             result[name] = value
         elif name in OFF:
             if value not in OFF[name]:

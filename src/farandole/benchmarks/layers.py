@@ -1,4 +1,7 @@
-"""Layers and initializers the benchmarks use and Keras 3 does not have."""
+"""Layers and initializers the benchmarks use and Keras 3 does not have.
+
+Keras knows all that a saved benchmark consists of once this module is imported: the metrics and the optimizer, too.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import keras
 import numpy as np
 from keras import ops
 
+import farandole.benchmarks.metrics
+import farandole.optim.lars_keras  # noqa: F401  registered with Keras, as the metrics are
 from farandole.errors import SettingsError
 
 __all__ = [

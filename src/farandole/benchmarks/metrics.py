@@ -10,11 +10,12 @@ from keras import ops
 __all__ = ["R2", "Correlation", "SignAccuracy"]
 
 
+@keras.saving.register_keras_serializable("farandole")
 class R2(keras.metrics.Metric):
     """1 - squared error / variance around each column's mean, over all values."""
 
-    def __init__(self, columns: int, name: str = "r2") -> None:
-        super().__init__(name=name)
+    def __init__(self, columns: int, name: str = "r2", dtype: Any = None) -> None:
+        super().__init__(name=name, dtype=dtype)
         self._columns = columns
         self._count = self.add_weight(name="count", initializer="zeros")
         self._error = self.add_weight(name="error", initializer="zeros")
@@ -32,12 +33,16 @@ class R2(keras.metrics.Metric):
         spread = self._squares - ops.sum(ops.square(self._sums)) / ops.maximum(self._count, 1.0)
         return 1.0 - self._error / ops.maximum(spread, 1e-12)
 
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "columns": self._columns}
 
+
+@keras.saving.register_keras_serializable("farandole")
 class Correlation(keras.metrics.Metric):
     """Pearson's, between all values and what was predicted for them."""
 
-    def __init__(self, name: str = "correlation") -> None:
-        super().__init__(name=name)
+    def __init__(self, name: str = "correlation", dtype: Any = None) -> None:
+        super().__init__(name=name, dtype=dtype)
         self._sums = self.add_weight(shape=(6,), name="sums", initializer="zeros")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
@@ -53,11 +58,15 @@ class Correlation(keras.metrics.Metric):
         return (yp - y * p) / ops.sqrt(ops.maximum(spread, 1e-24))
 
 
+@keras.saving.register_keras_serializable("farandole")
 class SignAccuracy(keras.metrics.MeanMetricWrapper):
     """How often the prediction tells growth from shrinking."""
 
-    def __init__(self, name: str = "accuracy") -> None:
-        super().__init__(_same_sign, name=name)
+    def __init__(self, name: str = "accuracy", dtype: Any = None) -> None:
+        super().__init__(_same_sign, name=name, dtype=dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype}
 
 
 def _same_sign(y_true: Any, y_pred: Any) -> Any:

@@ -10,14 +10,14 @@ original joined tables for every batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole.benchmarks.benchmark import Benchmark
 from farandole.benchmarks.nt3 import check_fits
 from farandole.benchmarks.parameters import Parameters, option
-from farandole.benchmarks.samples import Rows, TrainingData, drawn_columns
+from farandole.benchmarks.samples import Rows, TrainingData
 from farandole.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class P1B3(Parameters):
     min_logconc: float = option(-5.0, "lowest log concentration to use")
     max_logconc: float = option(-4.0, "highest log concentration to use")
     subsample: str = option("naive_balancing", "thin out rows by growth, or not", ("naive_balancing", "none"))
+    feature_subsample: int = option(0, "train on this many features of each set, drawn at random; 0: on all")
     test_cell_split: float = option(
         0.0, "test on this fraction of the training's cell lines; 0: on unseen ones"
     )
@@ -97,10 +98,10 @@ def load(folder: Path, parameters: P1B3) -> TrainingData:
         balance=parameters.subsample == "naive_balancing",
         validation=parameters.val_split,
         test_cell_split=parameters.test_cell_split,
+        feature_subsample=parameters.feature_subsample,
+        feature_seed=parameters.rng_seed,
     )
     data = load_files(folder, settings)
-    cells = drawn_columns(parameters.feature_subsample, data.cells.shape[1], parameters.rng_seed)
-    data = replace(data, cells=data.cells[:, cells])
     return TrainingData(
         train=GrowthSamples(data, data.train),
         validation=GrowthSamples(data, data.validation),
@@ -163,7 +164,7 @@ BENCHMARK = Benchmark(
     presets={
         "demo": {"epochs": 4, "learning_rate": 0.01},
         "test": {"dense": (128, 64), "epochs": 6, "optimizer": "adam", "learning_rate": 0.001},
-        "paper": {},
+        "paper": {"test_cell_split": 0.15},  # as in CANDLE's own files
     },
     load=load,
     build=build,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
 from farandole.comm import world
 from farandole.comm.collectives import allgather_object
@@ -96,15 +97,21 @@ class MetricAverageCallback(keras.callbacks.Callback):
         if (self.params or {}).get("steps") is None:
             _end_epoch_together(self.model.optimizer)
         if logs is not None:
-            logs.update(self._averaged({name: float(value) for name, value in sorted(logs.items())}))
+            logs.update(self._averaged({name: _plain(value) for name, value in sorted(logs.items())}))
 
-    def _averaged(self, mine: dict[str, float]) -> dict[str, float]:
+    def _averaged(self, mine: dict[str, Any]) -> dict[str, Any]:
         found = allgather_object(mine, process_set=self._process_set)
         for rank, theirs in zip(self._process_set.runtime().members, found):
             if theirs.keys() != found[0].keys():
                 odd = ", ".join(sorted(theirs.keys() ^ found[0].keys()))
                 raise MismatchError(f"rank {rank} has other metrics than the first rank: {odd}. Compile the same model.")
         return {name: sum(theirs[name] for theirs in found) / len(found) for name in mine}
+
+
+def _plain(value: Any) -> Any:
+    """A number; an array where a metric has several, as one a class."""
+    array = np.asarray(keras.ops.convert_to_numpy(value), np.float64)
+    return array if array.ndim else float(array)
 
 
 def _end_epoch_together(optimizer: Any) -> None:

@@ -125,11 +125,22 @@ def load_model(
     custom_optimizers: Sequence[type] | None = None,
     custom_objects: dict[str, Any] | None = None,
     compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
     **options: Any,
 ) -> Any:
-    """keras.saving.load_model, with the model's optimizer distributed."""
+    """keras.saving.load_model, with the model's optimizer distributed.
+
+    What DistributedOptimizer got as `backward_passes_per_step` is given here again: of it, a saved model knows only that
+    Keras accumulates gradients, which by itself averages them.
+    """
     known = {kind.__name__: kind for kind in custom_optimizers or ()}
     model = keras.saving.load_model(filepath, custom_objects={**known, **(custom_objects or {})}, **options)
     if getattr(model, "optimizer", None) is not None:
-        DistributedOptimizer(model.optimizer, compression=compression)
+        DistributedOptimizer(
+            model.optimizer,
+            compression=compression,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+        )
     return model

@@ -70,9 +70,11 @@ class _Gradients:
         reduce = reducer.reduce_between if between else reducer.reduce
         for i, gradient in zip(chosen, reduce([grads[i] for i in chosen])):
             result[i] = gradient
-        if local and self._scale_local:
-            size = self.settings.process_set.runtime().transport.size
-            result = [g / size if id(v) in local and g is not None else g for g, v in zip(result, variables)]
+        if local:
+            size = self.settings.process_set.runtime().transport.size if self._scale_local else 1
+            divisor = size / self.settings.how.multiply  # which reduced gradients have been multiplied by
+            divide = keras.ops.divide  # TensorFlow's sparse gradients, too
+            result = [divide(g, divisor) if id(v) in local and g is not None else g for g, v in zip(result, variables)]
         return result
 
     def reduce_due(self, is_due: Any, grads: Sequence[Any]) -> list[Any]:
@@ -296,7 +298,9 @@ def _accumulate(optimizer: Any, passes: int) -> None:
     if passes == 1:
         return
     adding = _innermost(optimizer)  # LossScaleOptimizer adds nothing up itself
-    if adding.gradient_accumulation_steps not in (None, passes):
+    if adding.gradient_accumulation_steps == passes:  # of the user's own, or loaded, with room to add gradients up
+        return
+    if adding.gradient_accumulation_steps is not None:
         raise SettingsError(
             f"backward_passes_per_step={passes}, but the optimizer has gradient_accumulation_steps="
             f"{adding.gradient_accumulation_steps}: give one of them"

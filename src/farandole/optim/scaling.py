@@ -28,12 +28,13 @@ def scaled_rate(rate: float, ranks: int, rule: str = "linear") -> float:
 
 
 def scaled_batch(batch: int, ranks: int, rule: str = "linear") -> int:
-    """The global batch for `ranks`, at least one sample a rank."""
-    return max(ranks, round(batch * _factor(ranks, rule)))
+    """The batch for `ranks`, cut off to whole samples as in the papers."""
+    return int(batch * _factor(ranks, rule) + 1e-9)
 
 
-def warmup_factor(step: int, warmup_steps: int, ranks: int) -> float:
-    """What to multiply the scaled rate by: from 1/ranks at step 0 linearly up to 1 at `warmup_steps`."""
+def warmup_factor(step: int, warmup_steps: int, ranks: int, rule: str = "linear") -> float:
+    """What to multiply the rate scaled by `rule` by: from one rank's rate at step 0 linearly up to 1 at `warmup_steps`."""
     if warmup_steps <= 0 or step >= warmup_steps:
         return 1.0
-    return (1.0 + step * (ranks - 1) / warmup_steps) / ranks
+    factor = _factor(ranks, rule)
+    return (1.0 + step * (factor - 1) / warmup_steps) / factor

@@ -22,9 +22,9 @@ def linear_warmup(step: int, warmup_steps: int, start: float = 0.0) -> float:
     return start + (1.0 - start) * step / warmup_steps
 
 
-def warmed_up(step: int, warmup_steps: int, ranks: int, then: float) -> float:
-    """During the warm-up from 1/ranks up to 1, afterwards `then`."""
-    return warmup_factor(step, warmup_steps, ranks) if step < warmup_steps else then
+def warmed_up(step: int, warmup_steps: int, ranks: int, then: float, rule: str = "linear") -> float:
+    """During the warm-up from one rank's rate up to 1, the rate scaled by `rule`; afterwards `then`."""
+    return warmup_factor(step, warmup_steps, ranks, rule) if step < warmup_steps else then
 
 
 def poly_decay(step: int, total_steps: int, power: float = 2.0, floor: float = 0.0) -> float:

@@ -6,6 +6,7 @@ run operations in any order and meet by name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,9 @@ __all__ = [
     "allreduce",
     "alltoall",
     "broadcast",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "local_rank_op",
     "local_size_op",
     "rank_op",
@@ -37,7 +40,18 @@ def _name(name: str | None, tensor: Any) -> str | None:
     """A name of the operation that is the same on every rank; None leaves it to the order of calls."""
     if name is not None or tf.executing_eagerly():
         return name
-    return f"{tensor.graph.name}.{tensor.name}"
+    return f"{_graph_name(tensor.graph)}.{tensor.name}"
+
+
+_COUNT = re.compile(r"_\d+(?=_grad_\d+|$)")
+"""In `cond_1_true_25`, or `cond_1_true_25_grad_31`: how many of them this process has made."""
+
+
+def _graph_name(graph: Any) -> str:
+    """A graph's, without the counts TensorFlow gives branches and loops; within the one that a branch is in."""
+    if not getattr(graph, "is_control_flow_graph", False):
+        return str(graph.name)
+    return f"{_graph_name(graph.outer_graph)}.{_COUNT.sub('', graph.name)}"
 
 
 def _size(process_set: ProcessSet) -> int:
@@ -109,24 +123,40 @@ def _shaped(output: Any, shape: Any) -> Any:
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The ranks' tensors concatenated along dimension 0. Collective: every rank of the set calls it."""
+    return grouped_allgather([tensor], name, process_set=process_set)[0]
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Several tensors gathered as one operation. Collective: every rank of the set calls it."""
 
     @tf.custom_gradient
-    def gathered(x: Any) -> Any:
-        label = _name(name, x)
-        (output,) = call_back(lambda array: collectives.allgather(array, label, process_set), [x], [x.dtype])
-        rows = tf.shape(x)[0]
+    def gathered(*inputs: Any) -> Any:
+        label = _name(name, inputs[0])
 
-        def gradient(dy: Any) -> Any:
+        def run(*arrays: Any) -> list[Any]:
+            return collectives.grouped_allgather(arrays, label, process_set)
+
+        outputs = call_back(run, inputs, [x.dtype for x in inputs])
+        rows = tf.stack([tf.shape(x)[0] for x in inputs])
+
+        def gradient(*dys: Any) -> Any:
             """The average of the ranks' gradients; of it, the rows this rank contributed."""
             (counts,) = call_back(
-                lambda n: collectives.allgather(np.reshape(n, 1), _rows(label), process_set), [rows], [tf.int32]
+                lambda n: collectives.allgather(n[None], _rows(label), process_set), [rows], [tf.int32]
             )
-            start = tf.reduce_sum(counts[: process_set.runtime().transport.rank])
-            return allreduce(dy, op=Op.AVERAGE, process_set=process_set)[start : start + rows]
+            starts = tf.reduce_sum(counts[: process_set.runtime().transport.rank], 0)
+            averages = grouped_allreduce(dys, op=Op.AVERAGE, process_set=process_set)
+            return [dy[starts[i] : starts[i] + rows[i]] for i, dy in enumerate(averages)]
 
-        return _shaped(output, [None, *x.shape[1:]]), gradient
+        return [_shaped(output, [None, *x.shape[1:]]) for output, x in zip(outputs, inputs)], gradient
 
-    return gathered(tf.convert_to_tensor(tensor))
+    dense = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    return list(gathered(*dense)) if dense else []
 
 
 def _rows(label: str | None) -> str | None:
@@ -196,24 +226,42 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Any:
     """The ranks' tensors reduced; each rank gets its share of the rows. Collective: every rank calls it."""
+    return grouped_reducescatter(
+        [tensor], device_dense, compression, op, name, process_set, prescale_factor, postscale_factor
+    )[0]
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: Op | int = Op.AVERAGE,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Any]:
+    """Several tensors reduced and scattered as one operation. Collective: every rank calls it."""
     factor = prescale_factor * postscale_factor * (_size(process_set) if Op(op) == Op.SUM else 1)
 
     @tf.custom_gradient
-    def scattered(x: Any) -> Any:
-        label = _name(name, x)
+    def scattered(*inputs: Any) -> Any:
+        label = _name(name, inputs[0])
 
-        def run(array: Any) -> Any:
-            return collectives.reducescatter(
-                array, label, compression, op, process_set, prescale_factor, postscale_factor
+        def run(*arrays: Any) -> list[Any]:
+            return collectives.grouped_reducescatter(
+                arrays, label, compression, op, process_set, prescale_factor, postscale_factor
             )
 
-        def gradient(dy: Any) -> Any:
+        def gradient(*dys: Any) -> Any:
             """Every rank's input went into every share: gather the shares' gradients."""
-            return allgather(dy * tf.cast(factor, dy.dtype), process_set=process_set)
+            return grouped_allgather([dy * tf.cast(factor, dy.dtype) for dy in dys], process_set=process_set)
 
-        return _shaped(call_back(run, [x], [x.dtype])[0], [None, *x.shape[1:]]), gradient
+        outputs = call_back(run, inputs, [x.dtype for x in inputs])
+        return [_shaped(output, [None, *x.shape[1:]]) for output, x in zip(outputs, inputs)], gradient
 
-    return scattered(tf.convert_to_tensor(tensor))
+    dense = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    return list(scattered(*dense)) if dense else []
 
 
 # Numbers of the world when a graph runs

@@ -58,7 +58,7 @@ class _Tape:
                 flat[i] = reduced
         if self._local and self._scale_local:
             size = self._settings.process_set.runtime().transport.size
-            flat = [g / size if g is not None and _key(v) in self._local else g for g, v in zip(flat, listed)]
+            flat = [_divided(g, size) if _key(v) in self._local else g for g, v in zip(flat, listed)]
         return tf.nest.pack_sequence_as(own, flat)
 
     def _reducer(self, variables: list[Any]) -> GraphReducer:
@@ -68,6 +68,12 @@ class _Tape:
         if key not in _reducers:
             _reducers[key] = GraphReducer("GradientTape", runtime.next_plan(), variables, settings, kept=True)
         return _reducers[key]
+
+
+def _divided(gradient: Any, size: int) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient / size
 
 
 def _key(variable: Any) -> Any:

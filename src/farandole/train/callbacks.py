@@ -163,11 +163,11 @@ class StopWhenNotFinite(keras.callbacks.Callback):
 
 
 class WarmUp(keras.callbacks.Callback):
-    """Raises the rate step by step from that of one rank to that of all."""
+    """Raises the rate step by step from that of one rank to that of all, which follows from it by the rule `scaling`."""
 
-    def __init__(self, plan: Plan, epochs: int) -> None:
+    def __init__(self, plan: Plan, epochs: int, scaling: str) -> None:
         super().__init__()
-        self._plan, self._steps = plan, epochs * plan.steps
+        self._plan, self._steps, self._scaling = plan, epochs * plan.steps, scaling
         self._epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -179,7 +179,7 @@ class WarmUp(keras.callbacks.Callback):
             if keras.backend.backend() == "jax":
                 self.model.jax_state_sync()  # the compiled steps keep the variables, the rate among them
             self.model.optimizer.learning_rate = self._plan.rate * warmup_factor(
-                step, self._steps, self._plan.ranks
+                step, self._steps, self._plan.ranks, self._scaling
             )
 
 

@@ -39,7 +39,6 @@ examples:
 
 Under mpiexec, srun or `farandole launch` it is one of the ranks there are, and -n is left out.
 """
-_WANT_CHECKPOINTS = ("checkpoint_keep", "resume", "restarts", "time_limit")
 _SHORT = {"epochs": "-e", "batch_size": "-z", "learning_rate": "-lr"}
 
 
@@ -136,7 +135,7 @@ def _run(options: argparse.Namespace) -> int:
             f"which benchmark? Type e.g. farandole run nt3 -n 2. There are {', '.join(NAMES)}."
         )
     settings = RunSettings.from_flat(_values(given))
-    if any(given.get(name, "off") != "off" for name in _WANT_CHECKPOINTS):
+    if "restarts" in given or "time_limit" in given:
         settings.checkpoint_every = settings.checkpoint_every or "1"
     as_rank = _is_rank()
     if as_rank:

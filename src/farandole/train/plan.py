@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from farandole.benchmarks import benchmark
 from farandole.errors import SettingsError
 from farandole.optim.epochs import equal_epochs
-from farandole.optim.scaling import RULES, scaled_rate
+from farandole.optim.scaling import scaled_batch, scaled_rate
 from farandole.train.settings import RunSettings
 
 __all__ = ["DEFAULT_RATES", "Plan", "advice", "check_ranks", "make_plan"]
@@ -73,7 +73,7 @@ def make_plan(settings: RunSettings, rows: int, size: int) -> Plan:
     """For `size` ranks and `rows` samples to train on; errors name numbers that work."""
     check_ranks(settings, size)
     parameters, ranks = settings.parameters, _ranks(settings.emulate_ranks, size)
-    batch = int(parameters.batch_size * ranks ** RULES[settings.batch_scaling] + 1e-9)
+    batch = scaled_batch(parameters.batch_size, ranks, settings.batch_scaling)
     mine = rows if settings.parallel == "epochs" else rows // ranks
     _check_batch(settings, batch, mine, rows, ranks)
     longest = rows if settings.parallel == "epochs" else -(-rows // ranks)

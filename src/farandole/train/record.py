@@ -9,7 +9,7 @@ import math
 import os
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from farandole.benchmarks import benchmark
 from farandole.train.session import Result
 from farandole.train.settings import RunSettings
 
-__all__ = ["PHASES", "make_record", "write_history", "write_record"]
+__all__ = ["PHASES", "column_names", "make_record", "write_history", "write_record"]
 
 SCHEMA = 1
 PHASES = ("start", "load", "preprocess", "build", "broadcast", "train", "evaluate", "save")
@@ -160,10 +160,15 @@ def _as_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def column_names(epochs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of all epochs: the last one of a run that later went on was not tested."""
+    return list(dict.fromkeys(name for epoch in epochs for name in epoch))
+
+
 def write_history(folder: Path, record: dict[str, Any]) -> None:
-    """A line an epoch."""
+    """A line an epoch; empty where an epoch does not know a value."""
     rows = record["epochs"]
     with (folder / "history.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["epoch"])
+        writer = csv.DictWriter(file, column_names(rows) or ["epoch"])
         writer.writeheader()
         writer.writerows(rows)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
+import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -27,6 +29,17 @@ TIMELINE = "timeline.json"
 POWER = "power.json"
 
 
+@contextlib.contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """The caller's: a search draws from Python's generator, which a run seeds for Keras."""
+    before = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
+@_random_numbers_kept()
 def run_here(
     settings: RunSettings,
     *,
@@ -46,7 +59,10 @@ def run_here(
     machine = environment("keras", settings.framework, "tensorflow-cpu", "mpich")  # whose load is not that of the run yet
     folder = settings.output_dir
     if settings.checkpoint_every and settings.checkpoint_folder is None:
-        raise SettingsError("checkpoint_every: nobody says where. Give output_dir or checkpoint_dir.")
+        raise SettingsError(
+            f"checkpoint_every={settings.checkpoint_every}: nobody says where. Give output_dir or checkpoint_dir, or leave out "
+            "all settings of checkpoints."
+        )
     start(settings.framework, comm)
     if folder is not None and is_first():
         make_folder(folder)

@@ -10,6 +10,7 @@ import resource
 import socket
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -87,12 +88,36 @@ def start(framework: str, comm: Any = None) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         import farandole.keras as hvd
+        from farandole.comm import world
     except ImportError as error:
         raise SettingsError(
             f"framework={framework} cannot be loaded: {error}. Type: pip install 'farandole[keras,{framework}]'"
         ) from error
-    if not hvd.is_initialized():
-        hvd.init(comm)
+    if hvd.is_initialized():
+        _check_communicator(comm)
+        return
+    hvd.init(comm)
+    _communicators[world.current()] = comm
+
+
+_communicators: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""What each world was started with here."""
+
+
+def _check_communicator(comm: Any) -> None:
+    """Refuse another one than this process trains on already."""
+    from farandole.comm import world
+
+    if comm is None:
+        return
+    here = world.current()
+    known = _communicators.get(here)
+    size = comm.Get_size() if hasattr(comm, "Get_size") else len(comm)
+    if size != here.size if known is None else comm != known:
+        raise SettingsError(
+            f"comm={comm}: this process trains on other ranks already, {here.size} in all. Give the same communicator, "
+            "none, or call farandole.shutdown() before."
+        )
 
 
 class _Session:
@@ -183,7 +208,7 @@ class _Session:
             callbacks.append(keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, patience=10, min_delta=1e-4))
         knowing, first = callbacks[2:], 0
         if self._settings.warmup_epochs:
-            callbacks.append(WarmUp(plan, self._settings.warmup_epochs))
+            callbacks.append(WarmUp(plan, self._settings.warmup_epochs, self._settings.lr_scaling))
         if self._settings.checkpoint_folder is not None:
             checkpoints = self._checkpoints = RunCheckpoints(
                 self._settings, model, plan, epochs=epochs, knowing=knowing, times=self._times, began=self._began,

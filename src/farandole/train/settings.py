@@ -108,6 +108,8 @@ class RunSettings:
         file = values.pop("config_file", None)
         values = (read_config_file(file, names) if file else {}) | values
         _check_files(known.name, values)
+        if "checkpoint_keep" in values or values.get("resume", "off") != "off":
+            values.setdefault("checkpoint_every", "1")  # whoever says which stay wants them, as with the other settings
         model = {name: value for name, value in values.items() if name in of_model}
         run = {
             name: converted(name, of_run[name], _path(of_run[name], v))

@@ -10,6 +10,7 @@ Each runs in the calling process, as one of the ranks there are; on several, all
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import numpy as np
 
 from farandole.benchmarks import benchmark
 from farandole.benchmarks.samples import TrainingData
+from farandole.train.record import column_names
 from farandole.train.running import run_here
 from farandole.train.settings import RunSettings
 
@@ -28,7 +30,7 @@ __all__ = ["History", "Supervised", "supervised"]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A run as Keras tells of one: values of each metric, epoch by epoch."""
+    """A run as Keras tells of one: values of each metric, epoch by epoch; NaN where an epoch does not know one."""
 
     history: dict[str, list[float]]
     record: dict[str, Any]
@@ -59,8 +61,8 @@ def supervised(name: str) -> Supervised:
         settings = RunSettings.from_flat({**params, "benchmark": name})
         record = run_here(settings, stream=sys.stderr, comm=comm, data=data)
         rest = ("epoch", "seconds", "validation_s", "test_s")
-        names = [key for key in (record["epochs"] or [{}])[0] if key not in rest]
-        return History({key: [epoch[key] for epoch in record["epochs"]] for key in names}, record)
+        names = [key for key in column_names(record["epochs"]) if key not in rest]
+        return History({key: [epoch.get(key, math.nan) for epoch in record["epochs"]] for key in names}, record)
 
     def objective(config: Any, comm: Any = None) -> float:
         """The validation metric by which runs of this benchmark are compared; larger is better.

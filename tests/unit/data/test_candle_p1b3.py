@@ -8,6 +8,7 @@ import pytest
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
+from farandole.benchmarks import benchmark
 from farandole.data.candle import p1b3
 from farandole.data.candle.p1b3 import P1B3Data, P1B3Settings
 from farandole.errors import DataError, SettingsError
@@ -199,6 +200,20 @@ def test_the_test_may_use_cells_that_training_sees(folder):
     listed = p1b3.load(folder, cache=False)
     assert not set(listed.cell_of[listed.test]) & set(listed.cell_of[listed.train])
     assert np.array_equal(data.train, listed.train)
+
+
+def test_some_features_of_each_set(folder):
+    """Of 30 of cell lines (and 6 of their miRNA) and 9 of drugs; fewer than asked for are all used."""
+    whole = p1b3.load(folder, cache=False)
+    for wanted, cells, drugs in ((7, 7, 7), (20, 20, 9)):
+        some = p1b3.load(folder, P1B3Settings(feature_subsample=wanted), cache=False)
+        assert (some.cells.shape[1], some.drugs.shape[1], some.features) == (cells, drugs, 1 + cells + drugs)
+        for part, every in ((some.cells, whole.cells), (some.drugs, whole.drugs)):
+            assert {column.tobytes() for column in part.T} <= {column.tobytes() for column in every.T}
+    both = p1b3.load(folder, P1B3Settings(cell_features=["all"], feature_subsample=8), cache=False)
+    assert both.cells.shape[1] == 8 + 6 + 8
+    train = benchmark("p1b3").load(folder, benchmark("p1b3").parameters(feature_subsample=7))
+    assert train.features == 15
 
 
 def test_loading_from_the_cache_gives_the_same_and_leaves_it_alone(folder, tmp_path):

@@ -18,19 +18,27 @@ import json, os, sys, tempfile
 os.environ["KERAS_BACKEND"] = "torch"
 sys.modules.update(dict.fromkeys(["tensorflow", "jax"]))  # Keras would load them
 import keras, numpy as np, torch
+import farandole.benchmarks.layers
+registered = [keras.saving.get_registered_object(f"farandole>{name}") for name in ("R2", "Correlation", "SignAccuracy", "LARS")]
 from farandole.benchmarks import benchmark
 from farandole.benchmarks.layers import Conv1D, LocallyConnected1D, convolution_and_pool
 from farandole.benchmarks.metrics import R2, Correlation, SignAccuracy
 from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.errors import SettingsError
+from farandole.train.callbacks import WarmUp
 from farandole.train.memory import check_memory, estimated_bytes, weights_within
 from farandole.train.plan import Plan
 
-def built(name, features, classes=0, **given):
+def built(name, features, classes=0, compiled=False, **given):
     none = ArraySamples((np.empty((0, features)),), None)
     names = tuple(map(str, range(classes)))
     data = TrainingData(train=none, validation=none, test=none, features=features, classes=names, nbytes=0)
-    return benchmark(name).build(benchmark(name).parameters(**given), data)
+    known, chosen = benchmark(name), benchmark(name).parameters(**given)
+    model = known.build(chosen, data)
+    if compiled:
+        optimizer = keras.saving.get_registered_object("farandole>LARS")(0.1) if name == "p1b3" else "sgd"
+        model.compile(optimizer, known.loss(chosen), metrics=known.metrics(chosen, data))
+    return model
 
 def parameters(*words, **given):
     with keras.device("meta"):
@@ -92,24 +100,36 @@ found["expected"] = {
     "accuracy": float(((y > 0.5) == (p > 0.5)).mean()),
 }
 
-def saved_and_loaded(model, *inputs):
+def saved_and_loaded(model, target, *inputs):
+    inputs = inputs if len(inputs) > 1 else inputs[0]
+    model.train_on_batch(inputs, target)
     with tempfile.TemporaryDirectory() as place:
         model.save(f"{place}/model.keras")
         again = keras.saving.load_model(f"{place}/model.keras")
-    one, other = (found(inputs if len(inputs) > 1 else inputs[0]) for found in (model, again))
-    return float(abs(one - other).max())
+    judged = [found.evaluate(inputs, target, verbose=0, return_dict=True) for found in (model, again)]
+    assert judged[0] == judged[1] and type(again.optimizer) is type(model.optimizer), judged
+    return float(abs(model(inputs) - again(inputs)).max())
 
 genes, types = rng.random((3, 40), dtype="float32"), np.eye(3, dtype="float32")
 few = dict(conv=(3, 5, 2), pool=(2,), dense=(4,))
 found["saved"] = {
-    "nt3": saved_and_loaded(built("nt3", 40, 2, **few), genes[:, :, None]),
-    "p1b1": saved_and_loaded(built("p1b1", 40, 3, model="cvae", dense=(8, 4)), genes, types),
-    "p1b3": saved_and_loaded(built("p1b3", 40, locally_connected=True, **few), genes),
+    "nt3": saved_and_loaded(built("nt3", 40, 2, True, **few), types[:, :2], genes[:, :, None]),
+    "p1b1": saved_and_loaded(built("p1b1", 40, 3, True, model="cvae", dense=(8, 4)), genes, genes, types),
+    "p1b3": saved_and_loaded(built("p1b3", 40, 0, True, locally_connected=True, **few), types[:, :1], genes),
 }
 
 plan = Plan(ranks=2, passes=1, parallel="steps", epochs=1, steps=1, local_batch=10, rate=0.1, samples_per_epoch=20)
 small = keras.Sequential([keras.Input((30,)), keras.layers.Dense(20), keras.layers.Dense(1)])
+found["all registered"] = None not in registered
 found["estimates"] = [estimated_bytes(small, name, plan) for name in ("sgd", "adam")]
+
+warmup, found["warm-up"] = WarmUp(plan, 1, "sqrt"), []
+small.compile("sgd")
+warmup.set_model(small)
+for epoch in (0, 1):
+    warmup.on_epoch_begin(epoch)
+    warmup.on_train_batch_begin(0)
+    found["warm-up"].append(float(small.optimizer.learning_rate))
 
 def refused(action):
     try:
@@ -175,6 +195,10 @@ def test_memory_is_estimated(found: dict[str, Any]) -> None:
     assert found["estimates"] == [4 * (copies * weights + 2 * 10 * outputs) for copies in (2, 4)]
 
 
+def test_warm_up_begins_with_the_rate_of_one_rank(found: dict[str, Any]) -> None:
+    assert found["warm-up"] == pytest.approx([0.1 / 2**0.5, 0.1])
+
+
 def test_what_does_not_fit_is_refused_before_its_weights_are_made(found: dict[str, Any]) -> None:
     weights, training = found["refused"]
     assert "up to 773,760 x 20,000,000 of layer dense" in weights and "16.0 GiB are free" in weights
@@ -185,3 +209,4 @@ def test_what_does_not_fit_is_refused_before_its_weights_are_made(found: dict[st
 @pytest.mark.parametrize("model", ["nt3", "p1b1", "p1b3"])
 def test_saved_models_are_the_same_when_loaded(found: dict[str, Any], model: str) -> None:
     assert found["saved"][model] == 0
+    assert found["all registered"], "by the import that docs/benchmarks.md names"

@@ -1,13 +1,17 @@
 """run.json."""
 
+import csv
 import json
+import math
 import os
 from pathlib import Path
 
 import pytest
 
-from farandole.train import record, running, session
-from farandole.train.record import write_record
+from farandole.comm import world
+from farandole.errors import SettingsError
+from farandole.train import record, running, session, supervisors
+from farandole.train.record import write_history, write_record
 from farandole.train.settings import RunSettings
 
 
@@ -25,3 +29,29 @@ def test_the_load_of_the_machine_is_the_one_that_the_run_has_found(monkeypatch: 
     monkeypatch.setattr(session, "run_on_rank", lambda *_, **__: load.append(9.0))
     monkeypatch.setattr(record, "make_record", lambda *_, started_s, machine: {"machine": machine})
     assert running.run_here(RunSettings.from_flat({"benchmark": "nt3"}))["machine"]["load_average"] == [0.1] * 3
+
+
+def test_epochs_that_do_not_know_every_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of one epoch was gone on with: its last epoch was not tested, later ones were."""
+    found = {"epochs": [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25, "test_loss": 0.5}]}
+    write_history(tmp_path, found)
+    with (tmp_path / "history.csv").open() as file:
+        assert [row["test_loss"] for row in csv.DictReader(file)] == ["", "0.5"]
+    monkeypatch.setattr(supervisors, "run_here", lambda *_, **__: found)
+    history = supervisors.supervised("nt3").run({}).history
+    assert history["loss"] == [0.5, 0.25] and math.isnan(history["test_loss"][0]) and history["test_loss"][1] == 0.5
+
+
+class World:
+    size = 2
+
+
+def test_another_communicator_of_as_many_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = World()
+    monkeypatch.setattr(world, "current", lambda: here)
+    session._check_communicator([0, 1])  # nobody knows what the world was started with: as many will do
+    session._communicators[here] = [0, 1]
+    session._check_communicator([0, 1])
+    session._check_communicator(None)
+    with pytest.raises(SettingsError, match=r"comm=\[0, 2\]: .* already, 2 in all"):
+        session._check_communicator([0, 2])

@@ -87,6 +87,16 @@ def test_names_in_the_files_that_candle_publishes(tmp_path: Path, name: str) -> 
     assert RunSettings.from_flat({"benchmark": name, "config_file": str(path)}).parameters.batch_size == 100
 
 
+def test_the_rate_of_candles_warm_up_is_not_that_of_training() -> None:
+    given, plain = (RunSettings.from_flat({"benchmark": "p1b1", **more}) for more in ({"base_lr": 0.5}, {}))
+    assert given == plain
+
+
+def test_p1b3_is_judged_as_by_candles_own_files() -> None:
+    found = RunSettings.from_flat({"benchmark": "p1b3", "preset": "paper", "make_data": True})
+    assert found.parameters.as_dict()["test_cell_split"] == PUBLISHED["p1b3"]["test_cell_split"]
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -166,10 +176,16 @@ def test_checkpoints_under_candles_names(tmp_path: Path) -> None:
         flat(ckpt_keep_mode="exponential")
 
 
-def test_checkpoints_are_made_where_any_of_their_settings_is_given() -> None:
+def test_checkpoints_are_made_where_any_of_their_settings_is_given(tmp_path: Path) -> None:
     assert flat(output_dir="here").checkpoint_folder is None
     assert flat(output_dir="here", checkpoint_best="val_loss").checkpoint_folder == Path("here/checkpoints")
     assert flat(checkpoint_dir="there").checkpoint_every == "1"
+    path = tmp_path / "model.txt"
+    for line, every in (("ckpt_keep_limit = 2", "1"), ("ckpt_restart_mode = 'auto'", "1"), ("ckpt_restart_mode = 'off'", "")):
+        path.write_text(f"[Global_Params]\n{line}\n")
+        settings = flat(config_file=str(path))
+        assert settings.checkpoint_every == every
+        assert RunSettings.from_flat(settings.as_flat()) == settings
 
 
 @pytest.mark.parametrize(

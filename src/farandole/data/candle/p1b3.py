@@ -60,6 +60,10 @@ class P1B3Settings:
     validation: float = 0.1
     test_cell_split: float = 0.0
     """Above 0: test on this fraction of the training's cell lines instead of the listed, unseen ones."""
+    feature_subsample: int = 0
+    """Above 0: this many features of each set, drawn at random, where it has more."""
+    feature_seed: int = 2017
+    """Of which features these are."""
     seed: int = 2017
 
     def __post_init__(self) -> None:
@@ -138,8 +142,8 @@ def load(folder: str | Path, settings: P1B3Settings | None = None, *, cache: boo
     paths = find("p1b3", folder)
     responses = _Responses.read(paths["dose_response"], cache)
     responses = responses.at(_kept(responses, settings, paths["dose_response"]))
-    cells = _features(paths, settings.cell_features, CELL_FEATURES, settings.scaling, cache)
-    drugs = _features(paths, settings.drug_features, DRUG_FEATURES, settings.scaling, cache)
+    cells = _features(paths, settings.cell_features, CELL_FEATURES, settings, cache)
+    drugs = _features(paths, settings.drug_features, DRUG_FEATURES, settings, cache)
     responses = responses.described_by(cells.names, drugs.names, paths["dose_response"])
     train, test = _train_and_test(responses, cells.names, drugs.names, paths, settings)
     kept = len(train) - held_out(len(train), settings.validation)
@@ -223,19 +227,27 @@ def _features(
     paths: Mapping[str, Path],
     chosen: Sequence[str],
     files: Mapping[str, tuple[str, ...]],
-    scaling: str,
+    settings: P1B3Settings,
     cache: bool | Path,
 ) -> Table:
-    """The chosen sets of features side by side, each filled and scaled over the rows it has."""
+    """The chosen sets of features side by side, each filled, thinned out and scaled over the rows it has."""
     tables = []
     for name in chosen:
         table = joined([_read_table(paths[role], role, cache) for role in files[name]])
         if not len(table.names):
             raise DataError(f"{' and '.join(str(paths[role]) for role in files[name])}: no name in common")
-        values = fill_gaps(table.values)
-        scale([values], scaling, sources=[" + ".join(str(paths[role]) for role in files[name])])
+        values = _some_columns(fill_gaps(table.values), settings)
+        scale([values], settings.scaling, sources=[" + ".join(str(paths[role]) for role in files[name])])
         tables.append(Table(table.names, values))
     return joined(tables)
+
+
+def _some_columns(values: NDArray[np.float32], settings: P1B3Settings) -> NDArray[np.float32]:
+    """As many as asked for, in their order; all of them where there are no more."""
+    if not 0 < settings.feature_subsample < values.shape[1]:
+        return values
+    chosen = np.random.default_rng(settings.feature_seed).choice(values.shape[1], settings.feature_subsample, replace=False)
+    return np.ascontiguousarray(values[:, np.sort(chosen)])
 
 
 def _read_table(path: Path, role: str, cache: bool | Path) -> Table:
