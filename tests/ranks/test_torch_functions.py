@@ -279,15 +279,17 @@ def test_learning_rates_scale_with_the_ranks(hvd):
 
 
 @rank_test(n=[1, 2, 3], door="torch")
-def test_warmup_raises_the_scaled_rate_from_that_of_one_rank(hvd):
+@pytest.mark.parametrize("rule", ["linear", "sqrt"])
+def test_warmup_raises_the_scaled_rate_from_that_of_one_rank(hvd, rule):
     optimizer = hvd.DistributedOptimizer(two_groups())
-    hvd.scale_learning_rate(optimizer)
-    scheduler = hvd.warmup(optimizer, steps=4)
+    hvd.scale_learning_rate(optimizer, rule)
+    scheduler = hvd.warmup(optimizer, steps=4, rule=rule)
     rates = []
     for _ in range(6):
         rates.append([group["lr"] for group in optimizer.param_groups])
         optimizer.step()
         scheduler.step()
-    climb = [1 + (hvd.size() - 1) * min(done, 4) / 4 for done in range(6)]
+    most = hvd.size() if rule == "linear" else hvd.size() ** 0.5
+    climb = [1 + (most - 1) * min(done, 4) / 4 for done in range(6)]
     assert [rate for rate, _ in rates] == pytest.approx([0.1 * factor for factor in climb])
     assert [rate for _, rate in rates] == pytest.approx([0.5 * factor for factor in climb])

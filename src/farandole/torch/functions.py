@@ -141,8 +141,8 @@ def scale_learning_rate(
 
 
 def warmup(
-    optimizer: torch.optim.Optimizer, steps: int, process_set: ProcessSet = global_process_set
+    optimizer: torch.optim.Optimizer, steps: int, process_set: ProcessSet = global_process_set, rule: str = "linear"
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """A scheduler that raises already scaled rates from the one-rank rate over `steps` steps."""
+    """A scheduler that raises rates, already scaled by `rule`, from the one-rank rate over `steps` steps."""
     size = process_set.runtime().transport.size
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_factor(step, steps, size))
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_factor(step, steps, size, rule))
