@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from farandole.comm.watchdog import CROSSED_S, Report, StallSettings, Wait, alive, crossed, missing_ranks
+from farandole.comm.waiting import Subject, blocked
+from farandole.comm.watchdog import CROSSED_S, Report, StallSettings, Wait, Watchdog, alive, crossed, missing_ranks
 from farandole.errors import SettingsError
 
 LONG = CROSSED_S + 1
@@ -64,6 +65,52 @@ def test_who_is_missing():
     reports = {0: report(waits("x")), 1: report(pending=["x"]), 2: report(waits("y"))}
     assert missing_ranks(waits("x", members=(0, 1, 2, 3)), reports) == [2, 3]
     assert missing_ranks(waits("x", members=(0, 1, 2, 3), missing=(1,)), reports) == [1]  # knows better
+
+
+class Silence:
+    """Rank 1 of 4: a transport on which nothing comes."""
+
+    rank, size, any_thread = 1, 4, True
+
+    def send_message(self, data, dest, tag):
+        return self
+
+    def test(self):
+        return True
+
+    def poll_message(self, tag):
+        return None
+
+
+@pytest.fixture
+def waiting():
+    """Makes slow waits of this process; returns what each was ended with."""
+    entries = []
+
+    def enter(*subjects):
+        entries.extend(blocked.enter(subject, 0.0, None) for subject in subjects)
+        return lambda: [entry.error and type(entry.error).__name__ for entry in entries]
+
+    yield enter
+    for entry in entries:
+        blocked.leave(entry)
+
+
+def test_waits_without_rank_0_go_on_when_it_ends(waiting):
+    errors = waiting(Subject("allreduce.loss", (0, 1, 2, 3)), Subject("set 1: allreduce.loss", (1, 2)))
+    dog = Watchdog(Silence(), {}, list, StallSettings())
+    dog._obey("left", None, "rank 0 has exited")
+    dog._talk(dog._report())
+    assert errors() == ["RankFailedError", None]
+
+
+def test_only_waits_for_a_neighbour_that_died_end_with_it(waiting):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    errors = waiting(Subject("set 1: barrier.1", (1, 2)), Subject("set 2: barrier.1", (1, 3)))
+    dog = Watchdog(Silence(), {3: child.pid}, list, StallSettings())
+    dog._look_at_neighbours(dog._report())
+    assert errors() == [None, "RankFailedError"]
 
 
 def settings(monkeypatch, **variables):

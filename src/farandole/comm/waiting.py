@@ -91,11 +91,11 @@ class BlockedTable:
         with self.lock:
             return list(self.waits.values())
 
-    def fail(self, key: str | None, error: BaseException) -> None:
-        """End the waits for `key` (all of them for None) with an error."""
+    def fail(self, key: str, error: BaseException) -> None:
+        """End the waits for `key` with an error."""
         with self.lock:
             for entry in self.waits.values():
-                if entry.error is None and (key is None or entry.subject.key == key):
+                if entry.error is None and entry.subject.key == key:
                     entry.error, entry.failed_at = error, time.monotonic()
 
 

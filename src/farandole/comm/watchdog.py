@@ -236,8 +236,10 @@ class Watchdog:
 
     def _look_at_neighbours(self, report: Report) -> None:
         for rank, pid in self._neighbours.items():
-            if not alive(pid) and any(rank in wait.members for wait in report.waits):
-                blocked.fail(None, death_of(pid))
+            concerned = [wait.key for wait in report.waits if rank in wait.members]
+            if concerned and not alive(pid):
+                for key in concerned:
+                    blocked.fail(key, death_of(pid))
         for entry in blocked.entries():
             failed = isinstance(entry.error, RankFailedError)
             if failed and time.monotonic() - entry.failed_at > UNANSWERED_S:
@@ -262,8 +264,9 @@ class Watchdog:
         for _, content in self._mail(_FROM_HUB):
             self._answered = time.monotonic()
             self._obey(*content)
-        if self._deserted is not None:
-            blocked.fail(None, RankFailedError(self._here() + self._deserted))
+        for wait in report.waits if self._deserted is not None else ():
+            if 0 in wait.members:
+                blocked.fail(wait.key, RankFailedError(f"{self._here()}{self._deserted}"))
         self._doubt_the_hub(report)
 
     def _obey(self, verdict: str, key: str | None, text: str) -> None:
