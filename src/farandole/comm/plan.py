@@ -143,6 +143,8 @@ class GradientPlan:
         self.statistics = Statistics(label=label, ranks=runtime.transport.size)
         self._members = runtime.members
         self.engine = runtime.engine
+        self._set = runtime.label
+        self._steps_done = runtime.steps_done
         self._pieces: list[_Piece] = []
         self._places: list[list[int]] = [[] for _ in entries]
         self._views: list[AnyArray | None] = [None] * len(entries)
@@ -378,7 +380,7 @@ class GradientPlan:
             timeline.span(_training_track(), "WAIT_FOR_GRADIENTS", start_ns, end_ns, {"step": self._sequence})
         self.statistics.step(exposed_s=(end_ns - start_ns) * 1e-9)
         self._say_statistics()
-        self._begin()
+        self._end_step()
         return counts
 
     @property
@@ -400,7 +402,7 @@ class GradientPlan:
             self._abandon()
             raise
         self.statistics.step(exposed_s=(time.monotonic_ns() - start_ns) * 1e-9)
-        self._begin()
+        self._end_step()
         return True
 
     def _counts(self) -> AnyArray:
@@ -419,9 +421,14 @@ class GradientPlan:
         self._sequence -= 1
         self._begin()
 
+    def _end_step(self) -> None:
+        # Others may still wait for data of it. None of them is further behind: each step needs all ranks.
+        self._steps_done[self.label] = self._key
+        self._begin()
+
     @property
     def _key(self) -> str:
-        return f"gradients.{self.label}#{self._sequence}"
+        return f"{self._set}gradients.{self.label}#{self._sequence}"
 
     def _begin(self) -> None:
         with self._lock:

@@ -21,7 +21,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ from farandole.comm.floats import (
 )
 from farandole.comm.kernels import Kernels, Reduction, kernels_for
 from farandole.comm.transport import AnyArray, Request, Transport
-from farandole.comm.waiting import Subject, wait_until
+from farandole.comm.waiting import Subject, nobody, wait_until
 from farandole.observe import timeline
 
 __all__ = ["Layout", "TwoLevel", "communication_track", "fallbacks", "node_cores", "note_fallback"]
@@ -148,10 +148,16 @@ class _Work(NamedTuple):
 class TwoLevel:
     """Reduces arrays of the ranks of one transport, in numbered slots. Collective to make."""
 
-    def __init__(self, transport: Transport, slot_bytes: list[int], members: Sequence[int]) -> None:
-        """`members` are the world ranks of the transport's ranks, for messages."""
+    def __init__(
+        self, transport: Transport, slot_bytes: list[int], members: Sequence[int], *, all_came: bool = False
+    ) -> None:
+        """`members` are the world ranks of the transport's ranks, for messages.
+
+        `all_came`: every rank has come before any of them posts, so that no wait is for one that has not.
+        """
         self.transport = transport
         self.members = tuple(members)
+        self._all_came = all_came
         self.table = AlgorithmTable.from_environment()
         self._scratch = threading.local()
         self._slots = len(slot_bytes)
@@ -268,19 +274,24 @@ class TwoLevel:
         """The same for the first `slots` slots at once."""
         if self.exchange is not None:
             board = self.exchange.board
-            wait_until(lambda: board.all_reached(RELEASED, sequence, slots), Subject(key, self.members))
+            wait_until(lambda: board.all_reached(RELEASED, sequence, slots), self._subject(key))
 
     def _await(self, word: int, slot: int, sequence: int, key: str) -> None:
         assert self.exchange is not None
         board = self.exchange.board
         if board.reached(word, slot, sequence):
             return
+        subject = self._subject(key, lambda: self._late(word, slot, sequence))
+        wait_until(lambda: board.reached(word, slot, sequence), subject)
+
+    def _subject(self, key: str, late: Callable[[], list[int] | None] = lambda: None) -> Subject:
+        return Subject(key, self.members, nobody if self._all_came else late)
+
+    def _late(self, word: int, slot: int, sequence: int) -> list[int] | None:
+        """World ranks of this node that have not come to `sequence`; None where all have: others may be late."""
+        assert self.exchange is not None
         node = self.layout.nodes[self.node_index]
-
-        def missing() -> list[int]:
-            return [self.members[node[local]] for local in board.late(word, slot, sequence)]
-
-        wait_until(lambda: board.reached(word, slot, sequence), Subject(key, self.members, missing))
+        return [self.members[node[local]] for local in self.exchange.board.late(word, slot, sequence)] or None
 
     def _flat(self, exchange: Exchange, work: _Work) -> None:
         slot, sequence, source, result, how, key = work
@@ -413,7 +424,7 @@ class TwoLevel:
     ) -> bool:
         """MPI's own reduction. It matches calls by their order, so threads take turns, slot by slot."""
         turn = sequence * self._slots + slot
-        wait_until(lambda: self._turn >= turn, Subject(key, self.members))
+        wait_until(lambda: self._turn >= turn, self._subject(key))
         out = np.empty_like(part) if wanted else part
         request = cross.allreduce_native(part, out, how.combine) if wanted else None
         self._turn = turn + 1
@@ -463,7 +474,7 @@ class TwoLevel:
         def done() -> bool:
             return all(request.test() for request in requests)
 
-        wait_until(done, Subject(key, self.members))
+        wait_until(done, self._subject(key))
 
 
 def _combine_chunk(

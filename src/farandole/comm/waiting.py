@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "pauses", "set_spinning", "spins", "wait_until", "while_waiting"]
+__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "nobody", "pauses", "set_spinning", "spins", "wait_until", "while_waiting"]
 
 SPIN_S = 40e-6
 SPINS = 2000  # about as long
@@ -53,8 +53,13 @@ class Subject:
     """The same on every rank that takes part, e.g. `allreduce.loss` or `gradients.SGD#12`."""
     members: tuple[int, ...]
     """World ranks that take part."""
-    missing: Callable[[], list[int]] | None = None
-    """World ranks this rank knows to be late, where it can know."""
+    missing: Callable[[], list[int] | None] = lambda: None
+    """World ranks this rank knows to be late, `nobody` once all have come; None where it cannot know."""
+
+
+def nobody() -> list[int]:
+    """Every rank has come, and the data is on its way: ranks that have done their part may be elsewhere already."""
+    return []
 
 
 @dataclass(slots=True)

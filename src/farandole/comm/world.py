@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -124,7 +124,7 @@ class World:
         neighbours = self._neighbours(node)
         node.free()
         self.watchdog = Watchdog(
-            transport.duplicate(), neighbours, self._pending_keys, StallSettings.from_environment()
+            transport.duplicate(), neighbours, self._pending_keys, self._done_keys, StallSettings.from_environment()
         )
 
     def _neighbours(self, node: Transport) -> dict[int, int]:
@@ -134,12 +134,16 @@ class World:
         return {r: pid for r, pid, where in found if r != self.rank and where == place and alive(pid)}
 
     def _pending_keys(self) -> list[str]:
-        keys: list[str] = []
+        return [key for runtime in self._runtimes() for key in runtime.engine.pending_keys()]
+
+    def _done_keys(self) -> list[str]:
+        return [key for runtime in self._runtimes() for key in list(runtime.steps_done.values())]
+
+    def _runtimes(self) -> Iterator[SetRuntime]:
         for process_set in list(self.sets.values()):
             # Not in it, or it is being removed at this moment.
             with contextlib.suppress(SettingsError, NotInitializedError):
-                keys += process_set.runtime().engine.pending_keys()
-        return keys
+                yield process_set.runtime()
 
     def register(self, process_set: ProcessSet) -> None:
         """Collective over the world."""
