@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from farandole.comm.negotiate import JOIN, Coordinator, Request, Verdict
 from farandole.comm.transport import Request as Sent
 from farandole.comm.transport import Transport
-from farandole.comm.waiting import SLOW_S, Blocked, Subject, blocked, nobody, pauses, wait_until
+from farandole.comm.waiting import SLOW_S, Blocked, Subject, blocked, help_out, nobody, pauses, wait_until
 from farandole.errors import EngineStopped, FarandoleError, MismatchError, RankFailedError, SettingsError
 from farandole.observe import timeline
 
@@ -210,6 +210,7 @@ class Engine:
             self._thread.start()
 
     def _background(self) -> None:
+        help_out()
         while True:
             with self._wake:
                 while self._asynchronous == 0 and self._closed is None:

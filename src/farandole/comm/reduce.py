@@ -276,6 +276,15 @@ class TwoLevel:
             board = self.exchange.board
             wait_until(lambda: board.all_reached(RELEASED, sequence, slots), self._subject(key))
 
+    def waiting_for_posts(self, sequence: int, key: str, slots: int) -> Subject:
+        """What a thread waits for while others reduce the first `slots` slots."""
+
+        def late() -> list[int] | None:
+            of_slots = [self._late(POSTED, slot, sequence) or [] for slot in range(slots)]
+            return sorted(set().union(*of_slots)) or None
+
+        return self._subject(key, late)
+
     def _await(self, word: int, slot: int, sequence: int, key: str) -> None:
         assert self.exchange is not None
         board = self.exchange.board
@@ -289,7 +298,8 @@ class TwoLevel:
 
     def _late(self, word: int, slot: int, sequence: int) -> list[int] | None:
         """World ranks of this node that have not come to `sequence`; None where all have: others may be late."""
-        assert self.exchange is not None
+        if self.exchange is None:
+            return None
         node = self.layout.nodes[self.node_index]
         return [self.members[node[local]] for local in self.exchange.board.late(word, slot, sequence)] or None
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "nobody", "pauses", "set_spinning", "spins", "wait_until", "while_waiting"]
+__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "help_out", "nobody", "pauses", "set_spinning", "spins", "wait_until", "while_waiting"]
 
 SPIN_S = 40e-6
 SPINS = 2000  # about as long
@@ -26,6 +26,12 @@ MEANWHILE_S = 2e-3
 
 _spin_s = SPIN_S
 _meanwhile: Callable[[], None] | None = None
+_helping = threading.local()
+
+
+def help_out() -> None:
+    """Say that this thread is one of ours: where it waits is not where the program stands."""
+    _helping.always = True
 
 
 def while_waiting(work: Callable[[], None] | None) -> None:
@@ -69,7 +75,7 @@ class Blocked:
     subject: Subject
     since: float
     thread: int | None
-    """The thread that waits; None for an asynchronous operation that nobody waits for yet."""
+    """The thread of the program that waits; None where it may be elsewhere."""
     error: BaseException | None = None
     failed_at: float = 0.0
     """When it was told to end; a wait inside a library call cannot."""
@@ -136,7 +142,8 @@ def wait_until(ready: Callable[[], bool], subject: Subject) -> None:
                 _meanwhile()
             if entry is None:
                 if time.monotonic() - start > SLOW_S:
-                    entry = blocked.enter(subject, start, threading.get_ident())
+                    helps = hasattr(_helping, "always")
+                    entry = blocked.enter(subject, start, None if helps else threading.get_ident())
             elif entry.error is not None:
                 raise entry.error
     finally:
