@@ -50,6 +50,22 @@ result({
 """
 
 
+GROWING = """
+import os
+os.environ["FARANDOLE_NODE"] = "aab"[rank_number()]
+import numpy as np
+import farandole as fd
+
+fd.init()
+for count in (300_000, 5_000_000):  # more than the window has room for at first
+    assert (fd.allreduce(np.ones(count, "f4"), op=fd.Sum) == 3).all()
+"""
+
+
+def test_a_window_grows_where_one_node_needs_none() -> None:
+    run_ranks(3, GROWING, env={"FARANDOLE_NODE_EXCHANGE": "window"}, timeout=60)
+
+
 @pytest.mark.parametrize(
     ("nodes", "places", "algorithm"),
     [

@@ -38,7 +38,7 @@ class Lane:
 
     def two_level(self, nbytes: int) -> TwoLevel:
         """The reduction with room for an array of this size. Collective where it must grow."""
-        fits = self._two_level is not None and (self._two_level.kind != "window" or nbytes <= self._room)
+        fits = self._two_level is not None and (not self._two_level.bounded or nbytes <= self._room)
         if not fits:
             if self._two_level is not None:
                 self._two_level.free()

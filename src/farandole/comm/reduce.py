@@ -167,9 +167,12 @@ class TwoLevel:
         exchange, self.fallback = (None, "") if node.size == 1 else open_exchange(node, slot_bytes)
         if self.fallback:
             note_fallback(self.fallback, speak=transport.rank == 0)
-        usable = exchange is not None or node.size == 1
-        if not all(transport.allgather_object(usable)):
+        kind = "alone" if node.size == 1 else "none" if exchange is None else exchange.kind
+        kinds = transport.allgather_object(kind)
+        if "none" in kinds:
             exchange, layout = None, Layout(tuple((rank,) for rank in range(transport.size)))
+        self.bounded = "window" in kinds and "none" not in kinds
+        """Whether any node has room only for arrays of the size given; alike on all ranks."""
         self.exchange: Exchange | None = exchange
         self.layout = layout
         self.node_index, self.local_rank = layout.place(transport.rank)
