@@ -24,6 +24,10 @@ for dtype in ("float32", "float64", "int32", "float16"):
         total = fd.allreduce(mine, op=fd.Sum)
         assert np.array_equal(total.astype("f8"), size * pattern + size * (size - 1) / 2), (dtype, count)
         assert np.array_equal(fd.allreduce(mine, op=fd.Max).astype("f8"), pattern + size - 1), (dtype, count)
+for count in (1000, 700_001):  # with array operations; compiled
+    # Neither the sum of a node nor that of all ranks is a float16.
+    assert (fd.allreduce(np.full(count, 4e4, "float16"), op=fd.Average) == 4e4).all()
+    assert (fd.allreduce(np.full(count, -3.0, "float16"), op=fd.Product, postscale_factor=2.0) == 2 * (-3.0) ** size).all()
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(700, 500), torch.nn.Linear(500, 10))

@@ -228,10 +228,21 @@ class TwoLevel:
                 kernels = kernels_for(source.dtype)
                 kernels.finish(how, source.astype(kernels.accumulator(source.dtype)), result)
         elif self.exchange is None:
-            np.copyto(result, source)
-            self._cross(slot, sequence, result, how, key)
+            here, between = self._levels(source.dtype, how)
+            if here.scales:
+                kernels = kernels_for(source.dtype)
+                kernels.finish(here, source.astype(kernels.accumulator(source.dtype)), result)
+            else:
+                np.copyto(result, source)
+            self._cross(slot, sequence, result, between, key)
         else:
             self._on_node(self.exchange, _Work(slot, sequence, source, result, how, key), shared)
+
+    def _levels(self, dtype: np.dtype[Any], how: Reduction) -> tuple[Reduction, Reduction]:
+        """What to do within a node, and between nodes: 16-bit sums are scaled before they are stored, and may overflow."""
+        wider = kernels_for(dtype).accumulator(dtype) != dtype
+        early = how.combine == "sum" and wider and any(len(ranks) > 1 for ranks in self.layout.nodes)
+        return (how, how.unscaled()) if early or len(self.layout.nodes) == 1 else (how.unscaled(), how)
 
     def _on_node(self, exchange: Exchange, work: _Work, shared: bool) -> None:
         if self._at_once(exchange, work):
@@ -320,11 +331,11 @@ class TwoLevel:
         cuts = bounds(source.size, self.layout.carriers)
         if self.local_rank < self.layout.carriers:
             start, stop = cuts[self.local_rank], cuts[self.local_rank + 1]
-            one_node = self.cross is None
+            here, between = self._levels(source.dtype, how)
             with _phase("NODE_REDUCE"):
-                self._combine(exchange, slot, source, result, start, stop, how if one_node else how.unscaled())
-            if not one_node:
-                self._cross(slot, sequence, result[start:stop], how, key)
+                self._combine(exchange, slot, source, result, start, stop, here)
+            if self.cross is not None:
+                self._cross(slot, sequence, result[start:stop], between, key)
             width = source.itemsize
             if not shared:
                 exchange.publish(slot, sequence, result, start * width, stop * width)
