@@ -35,7 +35,7 @@ from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
 from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray
 from farandole.comm.waiting import SLOW_S, Blocked, blocked, help_out
-from farandole.errors import PlanMismatchError
+from farandole.errors import EngineStopped, PlanMismatchError
 from farandole.observe import timeline
 
 __all__ = ["SPARSE", "Entry", "GradientPlan", "agree", "aligned"]
@@ -178,6 +178,8 @@ class GradientPlan:
         """Whether gradients are on their way."""
         self._filling = False
         self._announced = 0
+        self._broken = ""
+        """Why there can be no more steps."""
         self._begin()
         self._error: BaseException | None = None
         self._closed = False
@@ -331,6 +333,8 @@ class GradientPlan:
                 self._post(place)
 
     def _enter_step(self) -> None:
+        if self._broken:
+            raise EngineStopped(f"{self._broken}: start the job again, from its last checkpoint")
         self.in_step = True
         if self.engine.joined:
             self.tell_joined()
@@ -413,11 +417,13 @@ class GradientPlan:
         return counts
 
     def _abandon(self) -> None:
-        """The step did not happen: the next one takes its number."""
+        """The step did not happen: the next one takes its number, where messages of this one cannot be taken for its own."""
         with self._lock:
             self._next = len(self._pieces)
             self._work_done.wait_for(lambda: self._busy == 0, timeout=ABANDON_S)
             self._error = None
+        if self._transport.size > 1 and not self._two_level.on_one_node:
+            self._broken = f"step {self._sequence} of {self.label} has failed, and its messages are still between the nodes"
         self._two_level.take_back(self._sequence)
         self._sequence -= 1
         self._begin()
