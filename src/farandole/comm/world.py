@@ -295,7 +295,7 @@ def _leave(reason: str) -> None:
         stop_timeline()
         world, _world = _world, None
         world.close(reason)
-        _write_job_file(world.rank, "down", "")
+        _write_job_file(world, "down", "")
 
 
 def is_initialized() -> bool:
@@ -477,7 +477,7 @@ def _end_everyone(kind: type[BaseException], error: BaseException) -> None:
         "traceback": "".join(traceback.format_exception(error)),
         "consequence": isinstance(error, RankFailedError | EngineStopped),
     }
-    _write_job_file(world.rank, "exception.json", json.dumps(report))
+    _write_job_file(world, "exception.json", json.dumps(report))
     timeline.stop()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -492,8 +492,8 @@ def _at_exit() -> None:
 
 
 def _tell_launcher(world: World) -> None:
-    _write_job_file(world.rank, "up", str(os.getpid()))
-    _write_job_file(world.rank, "segments", "\n".join(_shared_segments()))
+    _write_job_file(world, "up", str(os.getpid()))
+    _write_job_file(world, "segments", "\n".join(_shared_segments()))
 
 
 def _shared_segments() -> list[str]:
@@ -503,7 +503,9 @@ def _shared_segments() -> list[str]:
     return sorted({line.split()[5] for line in maps.read_text().splitlines() if " /dev/shm/" in line})
 
 
-def _write_job_file(rank: int, what: str, text: str) -> None:
+def _write_job_file(world: World, what: str, text: str) -> None:
     folder = os.environ.get("FARANDOLE_JOB_DIR")
+    # The launcher counts all ranks, init(comm=...) those it was given.
+    rank = os.environ.get("FARANDOLE_LAUNCH_RANK", world.rank)
     if folder and Path(folder).is_dir():
         (Path(folder) / f"rank.{rank}.{what}").write_text(text)
