@@ -7,7 +7,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 import farandole
+import farandole.doctor
 from powertree import Machine, steady
 
 
@@ -61,3 +64,10 @@ def test_without_mpi_it_says_what_to_type_and_fails(tmp_path: Path) -> None:
     assert told.stdout.count("-> pip install 'farandole[mpi]'") == 2
     assert "! ring test" in told.stdout
     assert "Traceback" not in told.stderr
+
+
+def test_the_probe_agrees_to_be_read_by_a_process_that_is_no_parent_as_ranks_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    agreed: list[tuple[int, int]] = []
+    monkeypatch.setattr(farandole.doctor, "_prctl", lambda option, value: agreed.append((option, value.value)))
+    farandole.doctor._cross_memory()
+    assert agreed == [(0x59616D61, 2**64 - 1)]  # PR_SET_PTRACER, PR_SET_PTRACER_ANY

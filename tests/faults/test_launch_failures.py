@@ -76,6 +76,14 @@ def test_a_rank_that_raises_is_named_with_its_exception() -> None:
     assert "[1] Traceback" in done.stderr
 
 
+def test_a_rank_that_init_has_numbered_otherwise_is_named_by_its_launcher_s_number() -> None:
+    others_first = "from mpi4py import MPI; farandole.init(MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank))"
+    script = FARANDOLE.replace("farandole.init()", others_first).replace("rank() == 1", "rank() == 0")
+    told = block(failed(script, "raise ValueError('batch 7 is empty')", 1))
+    assert told["head"] == "farandole: rank 1 failed: exit code 1"
+    assert told["error"] == "ValueError: batch 7 is empty"
+
+
 @pytest.mark.parametrize("script", [FARANDOLE, MPI4PY], ids=["farandole", "mpi4py"])
 def test_an_exit_in_the_middle_of_the_work_is_a_failure_despite_its_code(script: str) -> None:
     if script is MPI4PY:

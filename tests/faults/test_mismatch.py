@@ -5,6 +5,10 @@ import time
 import numpy as np
 import pytest
 
+from farandole.comm.kernels import Reduction
+from farandole.comm.plan import Entry, GradientPlan
+from farandole.comm.team import Team
+from farandole.errors import EngineStopped
 from ranktest import rank_test
 
 
@@ -159,6 +163,25 @@ def test_a_training_step_against_an_allreduce(hvd, threads):
     if hvd.rank() == 0:
         time.sleep(0.3)  # the other rank must not take the gradients of the step that failed
     assert step(5.0 + hvd.rank()) == [[5.5], [5.5]]
+
+
+@rank_test(n=2, env={"FARANDOLE_NODE_EXCHANGE": "none"})  # so that neighbours send messages, as nodes do
+def test_after_a_step_that_failed_between_nodes_there_are_no_more(fd):
+    entry, how, team = Entry("w", "float32", (3,)), Reduction("sum"), Team(threads=0)
+    plan = GradientPlan(fd.global_process_set.runtime(), "SGD.1", [entry], how=how, staged=False, team=team)
+
+    def step():
+        plan.buffer(0)[:] = 1.0
+        plan.ready(0, None)
+        plan.finish()
+        return plan.buffer(0).tolist()
+
+    assert step() == [2, 2, 2]
+    with pytest.raises(RuntimeError, match="different operations"):
+        step() if fd.rank() == 0 else fd.allreduce(np.ones(3), name="metric")
+    if fd.rank() == 0:
+        with pytest.raises(EngineStopped, match=r"step 2 of SGD\.1 has failed.*start the job again"):
+            step()
 
 
 @rank_test(n=2, door="torch")

@@ -84,6 +84,22 @@ if fd.rank() == 0:
     os.kill(os.getpid(), signal.SIGSTOP)
 fd.allreduce(np.ones(1), name="x")
 """),
+    "on its way": (2, {}, '''
+class Slowly:
+    def __init__(self, request, seconds):
+        self.request, self.end = request, time.monotonic() + seconds
+    def test(self):
+        return time.monotonic() > self.end and self.request.test()
+
+transport = fd.global_process_set.runtime().lane.transport
+broadcast, seconds = transport.broadcast, 5
+if fd.rank() == 1:
+    transport.broadcast = lambda data, root: Slowly(broadcast(data, root), seconds)
+fd.broadcast(np.ones(3), 0)
+fd.barrier()  # rank 0 has sent all, and waits here
+seconds = 3
+result(fd.synchronize(fd.broadcast_async(np.ones(3) + fd.rank(), 0)).tolist())  # and exits after this one
+'''),
     "as in Horovod": (2, {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}, "time.sleep(2.5 * fd.rank()); fd.barrier()"),
     "switched off": (
         2,
@@ -174,6 +190,10 @@ def test_a_rank_that_hangs_for_good_ends_the_job(ended):
 def test_a_rank_0_that_is_stopped_is_said_by_the_others(ended):
     said = ended("rank 0 stopped").stderr
     assert re.search(r"\[rank 1/2\] allreduce\.x has waited \d+ s, and rank 0 does not answer", said)
+
+
+def test_a_rank_that_has_done_its_part_may_go_on_or_exit_while_others_wait_for_the_data(ended):
+    assert ended("on its way").results == [[1, 1, 1]] * 2
 
 
 def test_horovod_s_variables_are_honoured(ended):

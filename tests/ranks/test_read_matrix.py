@@ -154,6 +154,7 @@ import os
 os.environ["FARANDOLE_NODE"] = os.environ["NODES_OF_RANKS"].split(",")[rank_number()]
 import numpy as np
 import farandole as fd
+from farandole.comm.shared import SharingUnavailable
 from farandole.data import parse, read_matrix, together
 from farandole.errors import DataError
 
@@ -181,6 +182,11 @@ try:
     read_matrix("bad.csv", across="broadcast")
 except DataError as error:
     found["error"] = str(error)
+def without_room(*arguments, **options):
+    raise SharingUnavailable("no room")
+if os.environ["FARANDOLE_NODE"] == "b":
+    together.SharedBlock = without_room
+found["no room"] = read_matrix("plain.csv", columns=["label"], across="broadcast", cache=False).values.tolist()
 result(found)
 """
 
@@ -199,6 +205,7 @@ def test_one_node_parses_and_sends_or_each_parses_its_own(tmp_path, nodes):
     labels = [f"case{row % 3}" for row in range(40)]
     for rank, (place, found) in enumerate(zip(of_ranks, run.results)):
         assert found.pop("cached") == 0
+        assert found.pop("no room") == values
         assert found.pop("error").endswith("bad.csv, line 2, has 1 columns, expected 2 as in the first line (delimiter ',')")
         first_of_node = of_ranks.index(place) == rank
         for case, (parsed, *table) in found.items():

@@ -4,6 +4,7 @@ import contextlib
 import io
 import re
 import threading
+import time
 
 import pytest
 
@@ -135,11 +136,13 @@ def test_ranks_that_run_backward_of_two_models_in_different_orders(hvd):
     """Plans do not wait for one another: only step() has to come in the same order."""
     models = [weights(SMALL, LARGE), weights(LARGE, SMALL)]
     optimizers = [sgd(hvd, parameters) for parameters in models]
-    for _ in range(3):
+    for step in range(3):
         for optimizer in optimizers:
             optimizer.zero_grad()
         for parameters in models[:: 1 if hvd.rank() == 0 else -1]:
             sum((p * (hvd.rank() + 1)).sum() for p in parameters).backward()
+            if step == 2 and hvd.size() == 2:
+                time.sleep(5)  # a long backward: threads wait in different steps, but the program comes to both
         for optimizer in optimizers:
             optimizer.step()
     assert all((p == -3 * mean(hvd)).all() for parameters in models for p in parameters)

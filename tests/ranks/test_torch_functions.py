@@ -37,13 +37,14 @@ def test_broadcast_parameters_of_a_state_dict_and_of_pairs(hvd, root):
 
     root = 0 if root == "first" else hvd.size() - 1
     expected = model_of_rank(hvd, root)
-    by_state, by_pairs, by_list = (model_of_rank(hvd) for _ in range(3))
+    by_state, by_pairs, by_list, nameless = (model_of_rank(hvd) for _ in range(4))
     hvd.broadcast_parameters(by_state.state_dict(), root_rank=root)
     hvd.broadcast_parameters(by_pairs.named_parameters(), root_rank=root)
     hvd.broadcast_parameters(list(by_list.named_parameters()), root)
+    hvd.broadcast_parameters(list(nameless.parameters()), root)
     for name, value in expected.state_dict().items():
         assert torch.equal(by_state.state_dict()[name], value), name
-    for model in (by_pairs, by_list):
+    for model in (by_pairs, by_list, nameless):
         assert all(torch.equal(p, q) for p, q in zip(model.parameters(), expected.parameters()))
         assert all(p.requires_grad and p.is_leaf for p in model.parameters())
 
@@ -81,7 +82,7 @@ def test_broadcast_parameters_of_any_layout_and_kind(hvd):
 def test_broadcast_parameters_of_something_else(hvd):
     import torch
 
-    for wrong in ("weights", torch.ones(3), 5, None, [torch.ones(3)], [("a", torch.ones(1), 2)]):
+    for wrong in ("weights", torch.ones(3), 5, None, [torch.ones(3), 5], [("a", torch.ones(1), 2)]):
         with pytest.raises(ValueError, match=r"model\.state_dict\(\) or model\.named_parameters\(\)"):
             hvd.broadcast_parameters(wrong, root_rank=0)
 

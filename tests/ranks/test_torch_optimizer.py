@@ -387,6 +387,17 @@ def test_models_that_differ_are_named_on_every_rank(hvd):
         sgd(hvd, turned)
 
 
+@rank_test(n=2, door="torch")
+def test_a_compressor_of_ones_own_is_refused(hvd):
+    class Tenth(hvd.Compression.none):
+        @classmethod
+        def compress(cls, tensor):
+            return tensor / 10, tensor.dtype
+
+    with pytest.raises(ValueError, match=r"Tenth.*use Compression\.none, Compression\.fp16 or Compression\.bf16"):
+        sgd(hvd, weights(SMALL), compression=Tenth)
+
+
 @rank_test(n=[2, 3], door="torch")
 def test_optimizers_that_differ_are_named_on_every_rank(hvd):
     import torch

@@ -24,6 +24,10 @@ for dtype in ("float32", "float64", "int32", "float16"):
         total = fd.allreduce(mine, op=fd.Sum)
         assert np.array_equal(total.astype("f8"), size * pattern + size * (size - 1) / 2), (dtype, count)
         assert np.array_equal(fd.allreduce(mine, op=fd.Max).astype("f8"), pattern + size - 1), (dtype, count)
+for count in (1000, 700_001):  # with array operations; compiled
+    # Neither the sum of a node nor that of all ranks is a float16.
+    assert (fd.allreduce(np.full(count, 4e4, "float16"), op=fd.Average) == 4e4).all()
+    assert (fd.allreduce(np.full(count, -3.0, "float16"), op=fd.Product, postscale_factor=2.0) == 2 * (-3.0) ** size).all()
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(700, 500), torch.nn.Linear(500, 10))
@@ -48,6 +52,22 @@ result({
     "apart": apart,
 })
 """
+
+
+GROWING = """
+import os
+os.environ["FARANDOLE_NODE"] = "aab"[rank_number()]
+import numpy as np
+import farandole as fd
+
+fd.init()
+for count in (300_000, 5_000_000):  # more than the window has room for at first
+    assert (fd.allreduce(np.ones(count, "f4"), op=fd.Sum) == 3).all()
+"""
+
+
+def test_a_window_grows_where_one_node_needs_none() -> None:
+    run_ranks(3, GROWING, env={"FARANDOLE_NODE_EXCHANGE": "window"}, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from farandole.errors import LaunchError
 from farandole.launch.output import Files, Terminal
 
 Capture = pytest.CaptureFixture[bytes]
@@ -14,7 +15,7 @@ def test_lines_are_whole_however_they_arrive(capsysbinary: Capture) -> None:
     for piece in (b"on", b"e\ntw", b"o\nthr"):
         terminal.write(0, "stdout", piece)
     terminal.write(1, "stdout", b"other\n")
-    terminal.end(0)
+    terminal.close()
     assert capsysbinary.readouterr().out == b"[0] one\n[0] two\n[1] other\n[0] thr\n"
 
 
@@ -51,6 +52,12 @@ def test_a_progress_bar_shows_its_latest_state_and_floods_nothing(capsysbinary: 
     shown = capsysbinary.readouterr().err.splitlines()
     assert shown[-1] == b"[0] 100%"
     assert len(shown) <= 3
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LaunchError, match=r"cannot be written to .*/file/out: Not a directory. Give another folder: --output-dir"):
+        Files(tmp_path / "file" / "out", 2)
 
 
 def test_files_hold_each_rank_byte_for_byte(tmp_path: Path) -> None:

@@ -6,7 +6,19 @@ import sys
 
 import pytest
 
-from farandole.comm.watchdog import CROSSED_S, Report, StallSettings, Wait, alive, crossed, missing_ranks
+from farandole.comm.waiting import Subject, blocked
+from farandole.comm.watchdog import (
+    CROSSED_S,
+    Farewell,
+    Report,
+    StallSettings,
+    Wait,
+    Watchdog,
+    alive,
+    crossed,
+    gone_ranks,
+    missing_ranks,
+)
 from farandole.errors import SettingsError
 
 LONG = CROSSED_S + 1
@@ -16,8 +28,8 @@ def waits(key, *, members=(0, 1), seconds=LONG, missing=None, held=True):
     return Wait(key, seconds, members, missing, held)
 
 
-def report(*found, pending=()):
-    return Report(tuple(found), frozenset(pending) | {wait.key for wait in found})
+def report(*found, pending=(), done=()):
+    return Report(tuple(found), frozenset(pending) | {wait.key for wait in found}, frozenset(done))
 
 
 def test_ranks_in_two_operations_that_need_both_are_crossed():
@@ -48,8 +60,9 @@ def test_a_circle_over_process_sets_is_crossed_and_a_chain_is_not():
         report(waits("allreduce.loss"), waits("barrier.1")),  # two threads: one may come to help
         report(waits("allreduce.loss"), pending=["gradients.SGD#3"]),  # takes part in both
         report(waits("gradients.SGD#3")),  # waits for the same
+        report(waits("allreduce.loss"), done=["gradients.SGD#3"]),  # has sent its part
     ],
-    ids=["new", "computing", "asynchronous", "two threads", "announced", "same"],
+    ids=["new", "computing", "asynchronous", "two threads", "announced", "same", "done"],
 )
 def test_ranks_that_may_still_meet_are_not_crossed(other):
     assert crossed({0: report(waits("gradients.SGD#3")), 1: other}) == {}
@@ -60,10 +73,71 @@ def test_several_threads_in_one_operation_stand_in_one_place():
     assert sorted(crossed({0: report(*step), 1: report(waits("allreduce.loss"))})) == [0, 1]
 
 
+def test_nobody_is_missing_where_the_data_is_on_its_way():
+    gather = waits("allgather.x", members=(0, 1, 2), missing=())
+    assert missing_ranks(gather, {}) == []
+    others = {rank: report(waits("barrier.1", members=(0, 1, 2))) for rank in (0, 2)}
+    assert crossed({1: report(gather)} | others) == {}
+
+
+def test_a_rank_that_has_done_its_part_may_leave():
+    moving, step = waits("allgather.x", missing=()), waits("gradients.SGD#3")
+    left_well = {1: Farewell("has exited", report(done=["gradients.SGD#3"]))}
+    assert gone_ranks(moving, {}, left_well) == gone_ranks(step, {}, left_well) == []
+    left_before = {1: Farewell("has exited", report(pending=["allgather.x"], done=["gradients.SGD#2"]))}
+    assert gone_ranks(moving, {}, left_before) == gone_ranks(step, {}, left_before) == [1]
+
+
 def test_who_is_missing():
     reports = {0: report(waits("x")), 1: report(pending=["x"]), 2: report(waits("y"))}
     assert missing_ranks(waits("x", members=(0, 1, 2, 3)), reports) == [2, 3]
     assert missing_ranks(waits("x", members=(0, 1, 2, 3), missing=(1,)), reports) == [1]  # knows better
+
+
+class Silence:
+    """Rank 1 of 4: a transport on which nothing comes."""
+
+    rank, size, any_thread = 1, 4, True
+
+    def send_message(self, data, dest, tag):
+        return self
+
+    def test(self):
+        return True
+
+    def poll_message(self, tag):
+        return None
+
+
+@pytest.fixture
+def waiting():
+    """Makes slow waits of this process; returns what each was ended with."""
+    entries = []
+
+    def enter(*subjects):
+        entries.extend(blocked.enter(subject, 0.0, None) for subject in subjects)
+        return lambda: [entry.error and type(entry.error).__name__ for entry in entries]
+
+    yield enter
+    for entry in entries:
+        blocked.leave(entry)
+
+
+def test_waits_without_rank_0_go_on_when_it_ends(waiting):
+    errors = waiting(Subject("allreduce.loss", (0, 1, 2, 3)), Subject("set 1: allreduce.loss", (1, 2)))
+    dog = Watchdog(Silence(), {}, list, list, StallSettings())
+    dog._obey("left", None, Farewell("has exited", report()))
+    dog._talk(dog._report())
+    assert errors() == ["RankFailedError", None]
+
+
+def test_only_waits_for_a_neighbour_that_died_end_with_it(waiting):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    errors = waiting(Subject("set 1: barrier.1", (1, 2)), Subject("set 2: barrier.1", (1, 3)))
+    dog = Watchdog(Silence(), {3: child.pid}, list, list, StallSettings())
+    dog._look_at_neighbours(dog._report())
+    assert errors() == [None, "RankFailedError"]
 
 
 def settings(monkeypatch, **variables):

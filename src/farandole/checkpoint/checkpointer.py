@@ -392,7 +392,7 @@ def _tell_launcher(rank: int) -> None:
     folder = Path(os.environ.get("FARANDOLE_JOB_DIR", ""))
     with contextlib.suppress(OSError):
         if folder.name and folder.is_dir():
-            with (folder / f"rank.{rank}.checkpoints").open("a") as file:
+            with (folder / f"rank.{os.environ.get('FARANDOLE_LAUNCH_RANK', rank)}.checkpoints").open("a") as file:
                 file.write(f"{time.time():.3f}\n")
 
 

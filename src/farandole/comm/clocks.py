@@ -21,7 +21,6 @@ __all__ = ["compare_clocks"]
 _ROUNDS = 40
 _TAG = 0
 _HOW = f"the shortest of {_ROUNDS} round trips to rank 0's host"
-_SUBJECT = Subject("setting up (comparing clocks)", ())
 
 
 def compare_clocks(transport: Transport, layout: Layout) -> Clock:
@@ -43,9 +42,9 @@ def compare_clocks(transport: Transport, layout: Layout) -> Clock:
 def _answer(transport: Transport, rank: int) -> None:
     question, now_ns = np.empty(1, np.int64), np.empty(1, np.int64)
     for _ in range(_ROUNDS):
-        _wait(transport.receive(question, rank, _TAG))
+        _wait(transport.receive(question, rank, _TAG), rank)
         now_ns[0] = time.monotonic_ns()
-        _wait(transport.send(now_ns, rank, _TAG))
+        _wait(transport.send(now_ns, rank, _TAG), rank)
 
 
 def _ask(transport: Transport) -> Clock:
@@ -54,13 +53,13 @@ def _ask(transport: Transport) -> Clock:
     for _ in range(_ROUNDS):
         answer = transport.receive(theirs_ns, 0, _TAG)
         began_ns = time.monotonic_ns()
-        _wait(transport.send(question, 0, _TAG))
-        _wait(answer)
+        _wait(transport.send(question, 0, _TAG), transport.rank)
+        _wait(answer, transport.rank)
         ended_ns = time.monotonic_ns()
         trips.append((ended_ns - began_ns, int(theirs_ns[0]) - (began_ns + ended_ns) // 2))
     round_trip_ns, offset_ns = min(trips)
     return Clock(offset_ns=offset_ns, residual_ns=round_trip_ns // 2, how=_HOW)
 
 
-def _wait(request: Request) -> None:
-    wait_until(request.test, _SUBJECT)
+def _wait(request: Request, asking: int) -> None:
+    wait_until(request.test, Subject("setting up (comparing clocks)", (0, asking)))

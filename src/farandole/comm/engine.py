@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from farandole.comm.negotiate import JOIN, Coordinator, Request, Verdict
 from farandole.comm.transport import Request as Sent
 from farandole.comm.transport import Transport
-from farandole.comm.waiting import SLOW_S, Blocked, Subject, blocked, pauses, wait_until
+from farandole.comm.waiting import SLOW_S, Blocked, Subject, blocked, help_out, nobody, pauses, wait_until
 from farandole.errors import EngineStopped, FarandoleError, MismatchError, RankFailedError, SettingsError
 from farandole.observe import timeline
 
@@ -43,7 +43,7 @@ class Operation(Protocol):
 class Handle:
     """An operation under way."""
 
-    __slots__ = ("background", "done", "error", "operation", "slow", "started", "started_ns", "value")
+    __slots__ = ("background", "done", "error", "moving", "operation", "slow", "started", "started_ns", "value")
 
     def __init__(self, operation: Operation, background: bool) -> None:
         self.operation = operation
@@ -51,6 +51,8 @@ class Handle:
         self.started = time.monotonic()
         self.started_ns = time.monotonic_ns()
         self.slow: Blocked | None = None
+        self.moving = False
+        """Every rank has come: it is being carried out."""
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -208,6 +210,7 @@ class Engine:
             self._thread.start()
 
     def _background(self) -> None:
+        help_out()
         while True:
             with self._wake:
                 while self._asynchronous == 0 and self._closed is None:
@@ -333,6 +336,8 @@ class Engine:
 
     def _run(self, batch: list[tuple[Handle, Verdict]]) -> None:
         start_ns = time.monotonic_ns()
+        for handle, _ in batch:
+            handle.moving = True
         if timeline.active():
             for handle, _ in batch:
                 kind = handle.operation.request.kind.upper()
@@ -390,10 +395,12 @@ class Engine:
         return self._closed_by(f"{self._prefix()}{key}: {self._closed}")
 
     def _subject(self, handle: Handle) -> Subject:
-        return Subject(self._label + handle.key, self._members, lambda: self._missing(handle.key))
+        return Subject(self._label + handle.key, self._members, lambda: self._missing(handle))
 
-    def _missing(self, key: str) -> list[int]:
-        return [] if self._coordinator is None else self._coordinator.missing(key)
+    def _missing(self, handle: Handle) -> list[int] | None:
+        if handle.moving:
+            return nobody()
+        return None if self._coordinator is None else self._coordinator.missing(handle.key) or None
 
     def _prefix(self) -> str:
         rank = self._members[self._transport.rank]

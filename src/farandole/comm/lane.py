@@ -9,7 +9,7 @@ import numpy as np
 from farandole.comm.kernels import Reduction, kernels_for
 from farandole.comm.reduce import TwoLevel
 from farandole.comm.transport import AnyArray, Request, Transport
-from farandole.comm.waiting import Subject, wait_until
+from farandole.comm.waiting import Subject, nobody, wait_until
 
 __all__ = ["NATIVE_BYTES", "Lane"]
 
@@ -34,16 +34,16 @@ class Lane:
 
     def complete(self, request: Request, key: str) -> None:
         """Wait for a request of the operation `key`."""
-        wait_until(request.test, Subject(self._label + key, self.members))
+        wait_until(request.test, Subject(self._label + key, self.members, nobody))
 
     def two_level(self, nbytes: int) -> TwoLevel:
         """The reduction with room for an array of this size. Collective where it must grow."""
-        fits = self._two_level is not None and (self._two_level.kind != "window" or nbytes <= self._room)
+        fits = self._two_level is not None and (not self._two_level.bounded or nbytes <= self._room)
         if not fits:
             if self._two_level is not None:
                 self._two_level.free()
             self._room = 1 << max(24, (nbytes - 1).bit_length())
-            self._two_level = TwoLevel(self.transport, [self._room], self.members)
+            self._two_level = TwoLevel(self.transport, [self._room], self.members, all_came=True)
             self._sequence = 0
         assert self._two_level is not None
         return self._two_level

@@ -34,7 +34,8 @@ from farandole.comm.reduce import TwoLevel, communication_track, node_cores, not
 from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
 from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray
-from farandole.errors import PlanMismatchError
+from farandole.comm.waiting import SLOW_S, Blocked, blocked, help_out
+from farandole.errors import EngineStopped, PlanMismatchError
 from farandole.observe import timeline
 
 __all__ = ["SPARSE", "Entry", "GradientPlan", "agree", "aligned"]
@@ -143,6 +144,8 @@ class GradientPlan:
         self.statistics = Statistics(label=label, ranks=runtime.transport.size)
         self._members = runtime.members
         self.engine = runtime.engine
+        self._set = runtime.label
+        self._steps_done = runtime.steps_done
         self._pieces: list[_Piece] = []
         self._places: list[list[int]] = [[] for _ in entries]
         self._views: list[AnyArray | None] = [None] * len(entries)
@@ -175,6 +178,8 @@ class GradientPlan:
         """Whether gradients are on their way."""
         self._filling = False
         self._announced = 0
+        self._broken = ""
+        """Why there can be no more steps."""
         self._begin()
         self._error: BaseException | None = None
         self._closed = False
@@ -328,6 +333,8 @@ class GradientPlan:
                 self._post(place)
 
     def _enter_step(self) -> None:
+        if self._broken:
+            raise EngineStopped(f"{self._broken}: start the job again, from its last checkpoint")
         self.in_step = True
         if self.engine.joined:
             self.tell_joined()
@@ -378,7 +385,7 @@ class GradientPlan:
             timeline.span(_training_track(), "WAIT_FOR_GRADIENTS", start_ns, end_ns, {"step": self._sequence})
         self.statistics.step(exposed_s=(end_ns - start_ns) * 1e-9)
         self._say_statistics()
-        self._begin()
+        self._end_step()
         return counts
 
     @property
@@ -400,7 +407,7 @@ class GradientPlan:
             self._abandon()
             raise
         self.statistics.step(exposed_s=(time.monotonic_ns() - start_ns) * 1e-9)
-        self._begin()
+        self._end_step()
         return True
 
     def _counts(self) -> AnyArray:
@@ -410,18 +417,25 @@ class GradientPlan:
         return counts
 
     def _abandon(self) -> None:
-        """The step did not happen: the next one takes its number."""
+        """The step did not happen: the next one takes its number, where messages of this one cannot be taken for its own."""
         with self._lock:
             self._next = len(self._pieces)
             self._work_done.wait_for(lambda: self._busy == 0, timeout=ABANDON_S)
             self._error = None
+        if self._transport.size > 1 and not self._two_level.on_one_node:
+            self._broken = f"step {self._sequence} of {self.label} has failed, and its messages are still between the nodes"
         self._two_level.take_back(self._sequence)
         self._sequence -= 1
         self._begin()
 
+    def _end_step(self) -> None:
+        # Others may still wait for data of it. None of them is further behind: each step needs all ranks.
+        self._steps_done[self.label] = self._key
+        self._begin()
+
     @property
     def _key(self) -> str:
-        return f"gradients.{self.label}#{self._sequence}"
+        return f"{self._set}gradients.{self.label}#{self._sequence}"
 
     def _begin(self) -> None:
         with self._lock:
@@ -501,9 +515,20 @@ class GradientPlan:
 
     def _join(self, count: int) -> None:
         """Wait until `count` pieces are reduced: the team's threads have taken those that are not."""
+        start = time.monotonic()
+        entry: Blocked | None = None
         with self._lock:
-            while self._reduced < count and self._error is None:
-                self._work_done.wait(timeout=0.2)
+            try:
+                while self._reduced < count and self._error is None:
+                    self._work_done.wait(timeout=0.2)
+                    if entry is None and time.monotonic() - start > SLOW_S:
+                        subject = self._two_level.waiting_for_posts(self._sequence, self._key, count)
+                        entry = blocked.enter(subject, start, threading.get_ident())
+                    elif entry is not None and entry.error is not None:
+                        raise entry.error
+            finally:
+                if entry is not None:
+                    blocked.leave(entry)
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
@@ -516,6 +541,7 @@ class GradientPlan:
         return thread
 
     def _work(self) -> None:
+        help_out()
         while True:
             with self._lock:
                 while (place := self._take()) is None and not self._closed:

@@ -44,6 +44,8 @@ class SetRuntime:
         self.counters: dict[str, int] = {}
         """Operations without a name so far, of each kind."""
         self.plans = MakingPlans()
+        self.steps_done: dict[str, str] = {}
+        """The last step of gradients this rank has done its part of, by the plan's label."""
 
     def next_name(self, kind: str) -> str:
         """Operations without a name are numbered, in the order in which a rank submits them."""

@@ -21,7 +21,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ from farandole.comm.floats import (
 )
 from farandole.comm.kernels import Kernels, Reduction, kernels_for
 from farandole.comm.transport import AnyArray, Request, Transport
-from farandole.comm.waiting import Subject, wait_until
+from farandole.comm.waiting import Subject, nobody, wait_until
 from farandole.observe import timeline
 
 __all__ = ["Layout", "TwoLevel", "communication_track", "fallbacks", "node_cores", "note_fallback"]
@@ -148,10 +148,16 @@ class _Work(NamedTuple):
 class TwoLevel:
     """Reduces arrays of the ranks of one transport, in numbered slots. Collective to make."""
 
-    def __init__(self, transport: Transport, slot_bytes: list[int], members: Sequence[int]) -> None:
-        """`members` are the world ranks of the transport's ranks, for messages."""
+    def __init__(
+        self, transport: Transport, slot_bytes: list[int], members: Sequence[int], *, all_came: bool = False
+    ) -> None:
+        """`members` are the world ranks of the transport's ranks, for messages.
+
+        `all_came`: every rank has come before any of them posts, so that no wait is for one that has not.
+        """
         self.transport = transport
         self.members = tuple(members)
+        self._all_came = all_came
         self.table = AlgorithmTable.from_environment()
         self._scratch = threading.local()
         self._slots = len(slot_bytes)
@@ -161,9 +167,12 @@ class TwoLevel:
         exchange, self.fallback = (None, "") if node.size == 1 else open_exchange(node, slot_bytes)
         if self.fallback:
             note_fallback(self.fallback, speak=transport.rank == 0)
-        usable = exchange is not None or node.size == 1
-        if not all(transport.allgather_object(usable)):
+        kind = "alone" if node.size == 1 else "none" if exchange is None else exchange.kind
+        kinds = transport.allgather_object(kind)
+        if "none" in kinds:
             exchange, layout = None, Layout(tuple((rank,) for rank in range(transport.size)))
+        self.bounded = "window" in kinds and "none" not in kinds
+        """Whether any node has room only for arrays of the size given; alike on all ranks."""
         self.exchange: Exchange | None = exchange
         self.layout = layout
         self.node_index, self.local_rank = layout.place(transport.rank)
@@ -219,10 +228,21 @@ class TwoLevel:
                 kernels = kernels_for(source.dtype)
                 kernels.finish(how, source.astype(kernels.accumulator(source.dtype)), result)
         elif self.exchange is None:
-            np.copyto(result, source)
-            self._cross(slot, sequence, result, how, key)
+            here, between = self._levels(source.dtype, how)
+            if here.scales:
+                kernels = kernels_for(source.dtype)
+                kernels.finish(here, source.astype(kernels.accumulator(source.dtype)), result)
+            else:
+                np.copyto(result, source)
+            self._cross(slot, sequence, result, between, key)
         else:
             self._on_node(self.exchange, _Work(slot, sequence, source, result, how, key), shared)
+
+    def _levels(self, dtype: np.dtype[Any], how: Reduction) -> tuple[Reduction, Reduction]:
+        """What to do within a node, and between nodes: 16-bit sums are scaled before they are stored, and may overflow."""
+        wider = kernels_for(dtype).accumulator(dtype) != dtype
+        early = how.combine == "sum" and wider and any(len(ranks) > 1 for ranks in self.layout.nodes)
+        return (how, how.unscaled()) if early or len(self.layout.nodes) == 1 else (how.unscaled(), how)
 
     def _on_node(self, exchange: Exchange, work: _Work, shared: bool) -> None:
         if self._at_once(exchange, work):
@@ -268,19 +288,34 @@ class TwoLevel:
         """The same for the first `slots` slots at once."""
         if self.exchange is not None:
             board = self.exchange.board
-            wait_until(lambda: board.all_reached(RELEASED, sequence, slots), Subject(key, self.members))
+            wait_until(lambda: board.all_reached(RELEASED, sequence, slots), self._subject(key))
+
+    def waiting_for_posts(self, sequence: int, key: str, slots: int) -> Subject:
+        """What a thread waits for while others reduce the first `slots` slots."""
+
+        def late() -> list[int] | None:
+            of_slots = [self._late(POSTED, slot, sequence) or [] for slot in range(slots)]
+            return sorted(set().union(*of_slots)) or None
+
+        return self._subject(key, late)
 
     def _await(self, word: int, slot: int, sequence: int, key: str) -> None:
         assert self.exchange is not None
         board = self.exchange.board
         if board.reached(word, slot, sequence):
             return
+        subject = self._subject(key, lambda: self._late(word, slot, sequence))
+        wait_until(lambda: board.reached(word, slot, sequence), subject)
+
+    def _subject(self, key: str, late: Callable[[], list[int] | None] = lambda: None) -> Subject:
+        return Subject(key, self.members, nobody if self._all_came else late)
+
+    def _late(self, word: int, slot: int, sequence: int) -> list[int] | None:
+        """World ranks of this node that have not come to `sequence`; None where all have: others may be late."""
+        if self.exchange is None:
+            return None
         node = self.layout.nodes[self.node_index]
-
-        def missing() -> list[int]:
-            return [self.members[node[local]] for local in board.late(word, slot, sequence)]
-
-        wait_until(lambda: board.reached(word, slot, sequence), Subject(key, self.members, missing))
+        return [self.members[node[local]] for local in self.exchange.board.late(word, slot, sequence)] or None
 
     def _flat(self, exchange: Exchange, work: _Work) -> None:
         slot, sequence, source, result, how, key = work
@@ -296,11 +331,11 @@ class TwoLevel:
         cuts = bounds(source.size, self.layout.carriers)
         if self.local_rank < self.layout.carriers:
             start, stop = cuts[self.local_rank], cuts[self.local_rank + 1]
-            one_node = self.cross is None
+            here, between = self._levels(source.dtype, how)
             with _phase("NODE_REDUCE"):
-                self._combine(exchange, slot, source, result, start, stop, how if one_node else how.unscaled())
-            if not one_node:
-                self._cross(slot, sequence, result[start:stop], how, key)
+                self._combine(exchange, slot, source, result, start, stop, here)
+            if self.cross is not None:
+                self._cross(slot, sequence, result[start:stop], between, key)
             width = source.itemsize
             if not shared:
                 exchange.publish(slot, sequence, result, start * width, stop * width)
@@ -413,7 +448,7 @@ class TwoLevel:
     ) -> bool:
         """MPI's own reduction. It matches calls by their order, so threads take turns, slot by slot."""
         turn = sequence * self._slots + slot
-        wait_until(lambda: self._turn >= turn, Subject(key, self.members))
+        wait_until(lambda: self._turn >= turn, self._subject(key))
         out = np.empty_like(part) if wanted else part
         request = cross.allreduce_native(part, out, how.combine) if wanted else None
         self._turn = turn + 1
@@ -463,7 +498,7 @@ class TwoLevel:
         def done() -> bool:
             return all(request.test() for request in requests)
 
-        wait_until(done, Subject(key, self.members))
+        wait_until(done, self._subject(key))
 
 
 def _combine_chunk(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "pauses", "set_spinning", "spins", "wait_until", "while_waiting"]
+__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "help_out", "nobody", "pauses", "set_spinning", "spins", "wait_until", "while_waiting"]
 
 SPIN_S = 40e-6
 SPINS = 2000  # about as long
@@ -26,6 +26,12 @@ MEANWHILE_S = 2e-3
 
 _spin_s = SPIN_S
 _meanwhile: Callable[[], None] | None = None
+_helping = threading.local()
+
+
+def help_out() -> None:
+    """Say that this thread is one of ours: where it waits is not where the program stands."""
+    _helping.always = True
 
 
 def while_waiting(work: Callable[[], None] | None) -> None:
@@ -53,8 +59,13 @@ class Subject:
     """The same on every rank that takes part, e.g. `allreduce.loss` or `gradients.SGD#12`."""
     members: tuple[int, ...]
     """World ranks that take part."""
-    missing: Callable[[], list[int]] | None = None
-    """World ranks this rank knows to be late, where it can know."""
+    missing: Callable[[], list[int] | None] = lambda: None
+    """World ranks this rank knows to be late, `nobody` once all have come; None where it cannot know."""
+
+
+def nobody() -> list[int]:
+    """Every rank has come, and the data is on its way: ranks that have done their part may be elsewhere already."""
+    return []
 
 
 @dataclass(slots=True)
@@ -64,7 +75,7 @@ class Blocked:
     subject: Subject
     since: float
     thread: int | None
-    """The thread that waits; None for an asynchronous operation that nobody waits for yet."""
+    """The thread of the program that waits; None where it may be elsewhere."""
     error: BaseException | None = None
     failed_at: float = 0.0
     """When it was told to end; a wait inside a library call cannot."""
@@ -91,11 +102,11 @@ class BlockedTable:
         with self.lock:
             return list(self.waits.values())
 
-    def fail(self, key: str | None, error: BaseException) -> None:
-        """End the waits for `key` (all of them for None) with an error."""
+    def fail(self, key: str, error: BaseException) -> None:
+        """End the waits for `key` with an error."""
         with self.lock:
             for entry in self.waits.values():
-                if entry.error is None and (key is None or entry.subject.key == key):
+                if entry.error is None and entry.subject.key == key:
                     entry.error, entry.failed_at = error, time.monotonic()
 
 
@@ -131,7 +142,8 @@ def wait_until(ready: Callable[[], bool], subject: Subject) -> None:
                 _meanwhile()
             if entry is None:
                 if time.monotonic() - start > SLOW_S:
-                    entry = blocked.enter(subject, start, threading.get_ident())
+                    helps = hasattr(_helping, "always")
+                    entry = blocked.enter(subject, start, None if helps else threading.get_ident())
             elif entry.error is not None:
                 raise entry.error
     finally:

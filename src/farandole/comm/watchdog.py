@@ -4,6 +4,7 @@ Each rank's watchdog looks at its slow waits (waiting.py) twice a second. While 
 them to rank 0, whose watchdog sees them all and decides:
 
     left        a rank that others wait for has exited      -> the waits end with RankFailedError
+                (not one that had done its part: what it sent is on its way)
     crossed     ranks wait for each other in different operations (a training step here, an allreduce
                 there): nobody will ever come               -> the waits end with MismatchError
     stalled     a wait is older than the warning time       -> a warning names who is here and who is not
@@ -86,15 +87,17 @@ class Wait(NamedTuple):
     waited_s: float
     members: tuple[int, ...]
     missing: tuple[int, ...] | None
+    """Ranks known to be late: none where the data is on its way; None where it is not known."""
     held: bool
     """Whether a thread stands in it; otherwise it is asynchronous, and its rank may be elsewhere."""
 
 
 class Report(NamedTuple):
-    """All slow waits of a rank, and every key it takes part in at the moment."""
+    """All slow waits of a rank, every key it takes part in at the moment, and steps it has done its part of."""
 
     waits: tuple[Wait, ...]
     keys: frozenset[str]
+    done: frozenset[str] = frozenset()
 
     def place(self) -> Wait | None:
         """The operation all waiting threads stand in; None where there are several: one may help another."""
@@ -102,21 +105,35 @@ class Report(NamedTuple):
         return max(held, key=lambda wait: wait.waited_s) if len({wait.key for wait in held}) == 1 else None
 
 
+class Farewell(NamedTuple):
+    """Why a rank takes part in nothing more, and its last report."""
+
+    reason: str
+    last: Report
+
+
 @dataclass(slots=True)
 class _Hub:
     """What rank 0 knows."""
 
     reports: dict[int, Report] = field(default_factory=dict)
-    left: dict[int, str] = field(default_factory=dict)
+    left: dict[int, Farewell] = field(default_factory=dict)
     warned: dict[str, float] = field(default_factory=dict)
     ended: dict[tuple[int, str], float] = field(default_factory=dict)
 
 
 def missing_ranks(wait: Wait, reports: dict[int, Report]) -> list[int]:
     """Members that do not take part in what the others wait for."""
-    if wait.missing:
+    if wait.missing is not None:
         return list(wait.missing)
-    return [r for r in wait.members if r not in reports or wait.key not in reports[r].keys]
+    return [r for r in wait.members if r not in reports or wait.key not in reports[r].keys | reports[r].done]
+
+
+def gone_ranks(wait: Wait, reports: dict[int, Report], left: dict[int, Farewell]) -> list[int]:
+    """Members that will never do their part of what the others wait for."""
+    if wait.missing == ():
+        return [r for r in wait.members if r in left and wait.key in left[r].last.keys]
+    return [r for r in missing_ranks(wait, reports) if r in left and wait.key not in left[r].last.done]
 
 
 def crossed(reports: dict[int, Report]) -> dict[int, Wait]:
@@ -145,20 +162,21 @@ class Watchdog:
         transport: Transport,
         neighbours: dict[int, int],
         pending_keys: Callable[[], list[str]],
+        done_keys: Callable[[], list[str]],
         settings: StallSettings,
     ) -> None:
         """`neighbours` are the process numbers of the node's other ranks, by world rank."""
         self._transport = transport
         self._neighbours = neighbours
         _ranks_by_process.update({pid: rank for rank, pid in neighbours.items()})
-        self._pending_keys = pending_keys
+        self._pending_keys, self._done_keys = pending_keys, done_keys
         self._settings = settings
         self._hub = _Hub() if transport.rank == 0 else None
         self._sent: list[Request] = []
         self._reported = False
         self._answered = time.monotonic()
         self._warned_alone = False
-        self._deserted: str | None = None  # why rank 0 decides nothing more
+        self._deserted: Farewell | None = None  # why rank 0 decides nothing more
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="farandole-watchdog", daemon=True)
 
@@ -174,11 +192,12 @@ class Watchdog:
         if self._thread.is_alive():
             self._thread.join(timeout=2 * TICK_S)
         if self._transport.size > 1:
+            farewell = Farewell(reason, self._report())
             if self._hub is None:
-                self._post(("left", reason), 0, _TO_HUB)
+                self._post(("left", farewell), 0, _TO_HUB)
             else:
                 for peer in range(1, self._transport.size):
-                    self._post(("left", None, f"rank 0 {reason} and takes part in nothing more"), peer)
+                    self._post(("left", None, farewell), peer)
 
     def everyone_left(self) -> bool:
         """After stop(): whether the others' farewells have come."""
@@ -213,7 +232,7 @@ class Watchdog:
                 self._talk(report)
             else:
                 self._listen(self._hub)
-                self._hub.reports[0] = report
+                self._hub.reports[0] = self._report()
                 self._decide(self._hub)
 
     def _report(self) -> Report:
@@ -225,19 +244,22 @@ class Watchdog:
                 entry.subject.key,
                 now - entry.since,
                 entry.subject.members,
-                tuple(entry.subject.missing()) if entry.subject.missing is not None else None,
+                None if (late := entry.subject.missing()) is None else tuple(late),
                 entry.thread is not None,
             )
             for entry in entries
         )
-        return Report(waits, frozenset(self._pending_keys()) | {wait.key for wait in waits})
+        keys = frozenset(self._pending_keys()) | {wait.key for wait in waits}
+        return Report(waits, keys, frozenset(self._done_keys()))
 
     # Every rank
 
     def _look_at_neighbours(self, report: Report) -> None:
         for rank, pid in self._neighbours.items():
-            if not alive(pid) and any(rank in wait.members for wait in report.waits):
-                blocked.fail(None, death_of(pid))
+            concerned = [wait.key for wait in report.waits if rank in wait.members]
+            if concerned and not alive(pid):
+                for key in concerned:
+                    blocked.fail(key, death_of(pid))
         for entry in blocked.entries():
             failed = isinstance(entry.error, RankFailedError)
             if failed and time.monotonic() - entry.failed_at > UNANSWERED_S:
@@ -259,18 +281,24 @@ class Watchdog:
                 self._answered = time.monotonic()
             self._post(("report", report), 0, _TO_HUB)
             self._reported = bool(report.waits)
+        self._miss_the_hub(report)
         for _, content in self._mail(_FROM_HUB):
             self._answered = time.monotonic()
             self._obey(*content)
-        if self._deserted is not None:
-            blocked.fail(None, RankFailedError(self._here() + self._deserted))
         self._doubt_the_hub(report)
 
-    def _obey(self, verdict: str, key: str | None, text: str) -> None:
-        if key is not None:
-            blocked.fail(key, _ERRORS[verdict](self._here() + text))
-        elif verdict == "left":
-            self._deserted = text
+    def _obey(self, verdict: str, key: str | None, content: str | Farewell) -> None:
+        if isinstance(content, Farewell):
+            self._deserted = content
+        elif key is not None:
+            blocked.fail(key, _ERRORS[verdict](self._here() + content))
+
+    def _miss_the_hub(self, report: Report) -> None:
+        """End what rank 0 has left; `report` is younger than its farewell."""
+        left = {} if self._deserted is None else {0: self._deserted}
+        for wait in report.waits:
+            if gone_ranks(wait, {}, left):
+                blocked.fail(wait.key, RankFailedError(self._here() + _farewell(wait, left)))
 
     def _doubt_the_hub(self, report: Report) -> None:
         warn_s = self._settings.warn_s
@@ -288,23 +316,25 @@ class Watchdog:
     # Rank 0
 
     def _listen(self, hub: _Hub) -> None:
+        known = len(hub.left)
         for rank, (kind, content) in self._mail(_TO_HUB):
             if kind == "left":
                 hub.left[rank] = content
-                hub.reports.pop(rank, None)
             else:
                 hub.reports[rank] = content
                 self._post(("heard", None, ""), rank)
+        if len(hub.left) > known:
+            # What was reported before a rank left may have ended with it.
+            hub.reports.clear()
 
     def _decide(self, hub: _Hub) -> None:
         current = {(rank, wait.key) for rank, report in hub.reports.items() for wait in report.waits}
         hub.ended = {which: at for which, at in hub.ended.items() if which in current}
         for rank, report in list(hub.reports.items()):
             for wait in report.waits:
-                gone = [r for r in missing_ranks(wait, hub.reports) if r in hub.left]
+                gone = gone_ranks(wait, hub.reports, hub.left)
                 if gone:
-                    who = ", ".join(f"rank {r} {hub.left[r]}" for r in gone)
-                    self._end(hub, rank, "left", wait.key, f"{wait.key}: {who} and takes part in nothing more")
+                    self._end(hub, rank, "left", wait.key, _farewell(wait, {r: hub.left[r] for r in gone}))
         tangled = crossed(hub.reports)
         if tangled:
             places = "; ".join(f"rank {r} waits in {w.key}" for r, w in sorted(tangled.items()))
@@ -367,6 +397,11 @@ def death_of(pid: int) -> RankFailedError:
     rank = _ranks_by_process.get(pid)
     who = "a rank" if rank is None else f"rank {rank}"
     return RankFailedError(f"{who} (process {pid}, on this node) has died")
+
+
+def _farewell(wait: Wait, gone: dict[int, Farewell]) -> str:
+    who = ", ".join(f"rank {rank} {farewell.reason}" for rank, farewell in gone.items())
+    return f"{wait.key}: {who} and takes part in nothing more"
 
 
 def _waited(waits: list[Wait]) -> str:

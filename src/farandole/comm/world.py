@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -124,7 +124,7 @@ class World:
         neighbours = self._neighbours(node)
         node.free()
         self.watchdog = Watchdog(
-            transport.duplicate(), neighbours, self._pending_keys, StallSettings.from_environment()
+            transport.duplicate(), neighbours, self._pending_keys, self._done_keys, StallSettings.from_environment()
         )
 
     def _neighbours(self, node: Transport) -> dict[int, int]:
@@ -134,12 +134,16 @@ class World:
         return {r: pid for r, pid, where in found if r != self.rank and where == place and alive(pid)}
 
     def _pending_keys(self) -> list[str]:
-        keys: list[str] = []
+        return [key for runtime in self._runtimes() for key in runtime.engine.pending_keys()]
+
+    def _done_keys(self) -> list[str]:
+        return [key for runtime in self._runtimes() for key in list(runtime.steps_done.values())]
+
+    def _runtimes(self) -> Iterator[SetRuntime]:
         for process_set in list(self.sets.values()):
             # Not in it, or it is being removed at this moment.
             with contextlib.suppress(SettingsError, NotInitializedError):
-                keys += process_set.runtime().engine.pending_keys()
-        return keys
+                yield process_set.runtime()
 
     def register(self, process_set: ProcessSet) -> None:
         """Collective over the world."""
@@ -291,7 +295,7 @@ def _leave(reason: str) -> None:
         stop_timeline()
         world, _world = _world, None
         world.close(reason)
-        _write_job_file(world.rank, "down", "")
+        _write_job_file(world, "down", "")
 
 
 def is_initialized() -> bool:
@@ -473,7 +477,7 @@ def _end_everyone(kind: type[BaseException], error: BaseException) -> None:
         "traceback": "".join(traceback.format_exception(error)),
         "consequence": isinstance(error, RankFailedError | EngineStopped),
     }
-    _write_job_file(world.rank, "exception.json", json.dumps(report))
+    _write_job_file(world, "exception.json", json.dumps(report))
     timeline.stop()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -488,8 +492,8 @@ def _at_exit() -> None:
 
 
 def _tell_launcher(world: World) -> None:
-    _write_job_file(world.rank, "up", str(os.getpid()))
-    _write_job_file(world.rank, "segments", "\n".join(_shared_segments()))
+    _write_job_file(world, "up", str(os.getpid()))
+    _write_job_file(world, "segments", "\n".join(_shared_segments()))
 
 
 def _shared_segments() -> list[str]:
@@ -499,7 +503,9 @@ def _shared_segments() -> list[str]:
     return sorted({line.split()[5] for line in maps.read_text().splitlines() if " /dev/shm/" in line})
 
 
-def _write_job_file(rank: int, what: str, text: str) -> None:
+def _write_job_file(world: World, what: str, text: str) -> None:
     folder = os.environ.get("FARANDOLE_JOB_DIR")
+    # The launcher counts all ranks, init(comm=...) those it was given.
+    rank = os.environ.get("FARANDOLE_LAUNCH_RANK", world.rank)
     if folder and Path(folder).is_dir():
         (Path(folder) / f"rank.{rank}.{what}").write_text(text)

@@ -235,17 +235,23 @@ class _Reader:
             told = None
         told = self._node.broadcast_object(told, 0)
         shape, names, columns = told
+        apart = False  # whether each rank of this node keeps its own
         if table is None:
-            shared, private = self._room(int(np.prod(shape)))
-            self._shared = Stored(shared.reshape(shape), names, columns)
-            values = private.reshape(shape)
+            try:
+                shared, private = self._room(int(np.prod(shape)))
+                self._shared = Stored(shared.reshape(shape), names, columns)
+                values = private.reshape(shape)
+            except SharingUnavailable as error:
+                note_fallback(f"every rank keeps {self._source.name} for itself ({error})", speak=self._leads)
+                apart, values = True, np.empty(shape, self._options.dtype)
         else:
             values = table.values
         if self._leads:
-            content = table if self._shared is None else self._shared
-            assert content is not None
-            self._broadcast(link, content.values.reshape(-1).view(np.uint8), source, leaders)
+            content = values if self._shared is None else self._shared.values
+            self._broadcast(link, content.reshape(-1).view(np.uint8), source, leaders)
             link.free()
+        if apart:
+            self._broadcast(self._node, values.reshape(-1).view(np.uint8), 0, list(current().layout.nodes[current().node]))
         self._node.allgather_object(None)
         return Stored(values, names, columns)
 

@@ -15,10 +15,12 @@ from pathlib import Path
 
 from farandole.launch.messages import RankException
 
-__all__ = ["JOB_DIR", "JobDir"]
+__all__ = ["JOB_DIR", "LAUNCH_RANK", "JobDir"]
 
 JOB_DIR = "FARANDOLE_JOB_DIR"
 """The variable that tells workers and ranks where it is."""
+LAUNCH_RANK = "FARANDOLE_LAUNCH_RANK"
+"""The variable that tells a rank its number here: `init(comm=...)` may give it another one."""
 
 # A socket's path has to fit into 108 bytes, whatever TMPDIR says.
 _LONGEST = 80

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from farandole.errors import LaunchError
+
 __all__ = ["Files", "OutputSink", "Terminal"]
 
 _LONGEST_LINE = 1 << 20
@@ -18,9 +20,6 @@ _COLOURS = (36, 33, 35, 32, 34, 31)
 
 class OutputSink(Protocol):
     def write(self, rank: int, stream: str, data: bytes) -> None: ...
-
-    def end(self, rank: int) -> None:
-        """No more will come from this rank."""
 
     def close(self) -> None: ...
 
@@ -48,14 +47,9 @@ class Terminal:
             self._begun[rank, stream] = rest
         self._print(rank, stream, lines)
 
-    def end(self, rank: int) -> None:
-        for stream in self._streams:
-            rest = self._begun.pop((rank, stream), b"")
-            self._print(rank, stream, [rest] if rest else [])
-
     def close(self) -> None:
-        for rank, _ in list(self._begun):
-            self.end(rank)
+        for rank, stream in list(self._begun):
+            self._print(rank, stream, [self._begun.pop((rank, stream))])
 
     def _redraw(self, rank: int, stream: str, rest: bytes, lines: list[bytes]) -> bytes:
         """Keep only the latest state of a redrawn line, and show the one before it if it is time to."""
@@ -88,22 +82,24 @@ class Files:
     """`rank.0.out` and `rank.0.err` for every rank, byte for byte."""
 
     def __init__(self, directory: Path, ranks: int) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
         self.paths = {
             (rank, stream): directory / f"rank.{rank}.{suffix}"
             for rank in range(ranks)
             for stream, suffix in _SUFFIXES.items()
         }
-        for path in self.paths.values():
-            path.write_bytes(b"")
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for path in self.paths.values():
+                path.write_bytes(b"")
+        except OSError as error:
+            raise LaunchError(
+                f"the ranks' output cannot be written to {directory}: {error.strerror}. Give another folder: --output-dir"
+            ) from None
 
     def write(self, rank: int, stream: str, data: bytes) -> None:
         # Opened for each chunk: thousands of ranks would exceed the limit on open files.
         with self.paths[rank, stream].open("ab") as file:
             file.write(data)
-
-    def end(self, rank: int) -> None:
-        """Nothing is held back."""
 
     def close(self) -> None:
         """Nothing is held open."""

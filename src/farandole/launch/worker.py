@@ -21,7 +21,7 @@ from farandole.launch.binding import cores_for
 from farandole.launch.channel import ADDRESS, KEY, Link, call_launcher
 from farandole.launch.command import GRACE_S, NEVER, Command
 from farandole.launch.environment import ALLOCATOR_VARIABLES, rank_environment, rank_threads
-from farandole.launch.jobdir import JOB_DIR, JobDir
+from farandole.launch.jobdir import JOB_DIR, LAUNCH_RANK, JobDir
 from farandole.launch.messages import (
     Ended,
     Hello,
@@ -102,6 +102,7 @@ class Worker:
     def _start(self) -> None:
         threads = rank_threads(self._orders.threads, self._place.local_size, self._environment)
         added = rank_environment(threads, self._orders.tune, self._environment) | self._orders.variables
+        added |= {LAUNCH_RANK: str(self._place.rank)}
         added |= self._relay.hand_over()
         cores = cores_for(self._orders.bind, self._place.local_rank, self._place.local_size, threads)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["Compression", "Compressor"]
+__all__ = ["KNOWN", "Compression", "Compressor"]
 
 
 class Compressor:
@@ -48,3 +48,6 @@ class Compression:
     none = Compressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+
+KNOWN = (Compression.none, Compression.fp16, Compression.bf16)

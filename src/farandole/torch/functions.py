@@ -25,11 +25,11 @@ __all__ = [
 
 
 def broadcast_parameters(
-    params: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    params: Mapping[str, Any] | Iterable[tuple[str, Any]] | Iterable[torch.Tensor],
     root_rank: int,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Give every rank the root's values: `model.state_dict()` or named parameters. Collective."""
+    """Give every rank the root's values: `model.state_dict()`, named parameters, or a list of tensors. Collective."""
     pairs = sorted(params.items()) if isinstance(params, Mapping) else _pairs(params)
     handles = [
         broadcast_async_(tensor, root_rank, f"parameters.{name}", process_set)
@@ -45,6 +45,8 @@ def _pairs(params: Any) -> list[tuple[str, Any]]:
     if isinstance(params, str | bytes | torch.Tensor) or not isinstance(params, Iterable):
         raise SettingsError(f"broadcast_parameters: pass {wanted}, not {type(params).__name__}")
     pairs = list(params)
+    if pairs and all(isinstance(tensor, torch.Tensor) for tensor in pairs):
+        return [(str(number), tensor) for number, tensor in enumerate(pairs)]
     if any(not (isinstance(pair, tuple) and len(pair) == 2) for pair in pairs):
         raise SettingsError(f"broadcast_parameters: pass {wanted}: (name, tensor) pairs")
     return pairs

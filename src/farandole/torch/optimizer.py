@@ -20,7 +20,7 @@ from farandole.comm.process_sets import ProcessSet, global_process_set
 from farandole.comm.team import Team
 from farandole.errors import SettingsError
 from farandole.torch.adasum import StepsCombined
-from farandole.torch.compression import Compression, Compressor
+from farandole.torch.compression import KNOWN, Compression, Compressor
 from farandole.torch.gradients import GradientReducer, ReducerSettings
 from farandole.torch.ops import allreduce
 
@@ -195,6 +195,11 @@ def DistributedOptimizer(
         if ksteps:
             raise SettingsError("op=Adasum combines steps, which cannot come late: ksteps must be 0")
         return _combining_steps(optimizer, compression, process_set)
+    if compression not in KNOWN:
+        raise SettingsError(
+            f"compression={compression!r}: use Compression.none, Compression.fp16 or Compression.bf16. Gradients are "
+            "reduced where they lie, so that a compress() of your own would not be called"
+        )
     settings = ReducerSettings(
         how=_reduction(Op(op), gradient_predivide_factor, runtime.transport.size),
         compression=compression,
