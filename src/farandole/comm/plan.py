@@ -34,7 +34,7 @@ from farandole.comm.reduce import TwoLevel, communication_track, node_cores, not
 from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
 from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray
-from farandole.comm.waiting import SLOW_S, Blocked, blocked, help_out
+from farandole.comm.waiting import help_out, shown_when_slow
 from farandole.errors import EngineStopped, PlanMismatchError
 from farandole.observe import timeline
 
@@ -515,20 +515,11 @@ class GradientPlan:
 
     def _join(self, count: int) -> None:
         """Wait until `count` pieces are reduced: the team's threads have taken those that are not."""
-        start = time.monotonic()
-        entry: Blocked | None = None
-        with self._lock:
-            try:
-                while self._reduced < count and self._error is None:
-                    self._work_done.wait(timeout=0.2)
-                    if entry is None and time.monotonic() - start > SLOW_S:
-                        subject = self._two_level.waiting_for_posts(self._sequence, self._key, count)
-                        entry = blocked.enter(subject, start, threading.get_ident())
-                    elif entry is not None and entry.error is not None:
-                        raise entry.error
-            finally:
-                if entry is not None:
-                    blocked.leave(entry)
+        subject = self._two_level.waiting_for_posts(self._sequence, self._key, count)
+        with self._lock, shown_when_slow(subject) as look:
+            while self._reduced < count and self._error is None:
+                self._work_done.wait(timeout=0.2)
+                look()
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error

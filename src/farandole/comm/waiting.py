@@ -12,9 +12,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "help_out", "nobody", "pauses", "set_spinning", "spins", "wait_until", "while_waiting"]
+__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "help_out", "nobody", "pauses", "set_spinning", "shown_when_slow", "spins", "wait_until", "while_waiting"]
 
 SPIN_S = 40e-6
 SPINS = 2000  # about as long
@@ -126,6 +127,26 @@ def pauses() -> Iterator[None]:
         time.sleep(sleep_s)
         sleep_s = min(sleep_s * 1.25, LONGEST_SLEEP_S)
         yield
+
+
+@contextmanager
+def shown_when_slow(subject: Subject) -> Iterator[Callable[[], None]]:
+    """For waits in other ways: call what this gives between looks; it raises what the watchdog decided."""
+    start = time.monotonic()
+    entry: Blocked | None = None
+
+    def look() -> None:
+        nonlocal entry
+        if entry is None and time.monotonic() - start > SLOW_S:
+            entry = blocked.enter(subject, start, threading.get_ident())
+        elif entry is not None and entry.error is not None:
+            raise entry.error
+
+    try:
+        yield look
+    finally:
+        if entry is not None:
+            blocked.leave(entry)
 
 
 def wait_until(ready: Callable[[], bool], subject: Subject) -> None:
