@@ -16,7 +16,8 @@ def reducer_of(hvd, *, in_place, threads=1):
     settings = BufferSettings(
         how=Reduction("sum", 1.0, hvd.size()), wire=None, process_set=global_process_set, team=Team(threads=threads)
     )
-    return BufferReducer("test", [Shape(name, "float32", shape) for name, shape in SHAPES], settings, in_place=in_place)
+    shapes = [Shape(name, "float32", shape) for name, shape in SHAPES]
+    return BufferReducer("test", global_process_set.runtime().next_plan(), shapes, settings, in_place=in_place)
 
 
 def step(hvd, reducer, *, number, in_place):
