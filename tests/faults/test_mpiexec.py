@@ -186,8 +186,9 @@ def test_a_rank_that_dies_ends_the_job(deaths, case):
     seconds, code, said = deaths[case]
     assert seconds < BUSY_LIMIT_S, f"{seconds:.1f} s, {said}"
     assert case[3] in said
-    # A rank that leaves with os._exit(0) is nothing to mpiexec, which ends the others and reports success.
-    assert code != 0 or (case[2] == "_exit" and UNHELPED not in case), said
+    # A rank that leaves with os._exit(0) is nothing to mpiexec, which ends the others and reports success; Open MPI's, told to
+    # leave the others, now and then does so even where they have aborted.
+    assert code != 0 or (case[2] == "_exit" and (UNHELPED not in case or make() == "openmpi")), said
 
 
 def test_nothing_is_lost_when_a_rank_ends_early_in_good_order():
