@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench.cases import Case
 from bench.estimates import median
 from bench.launching import launch_words, run
 from bench.rows import Row, Target, compared
 from farandole.benchmarks import benchmark
+from farandole.comm.floats import prepare
 from farandole.data.make import make
 from farandole.data.matrix import read_matrix
 from farandole.launch.environment import ALLOCATOR_VARIABLES
@@ -73,7 +76,9 @@ def _rounds(
     with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder:
         made = Path(folder, "made")
         make("nt3", made, preset="demo")
-        read_matrix(next(made.glob("*.csv")), header=False, columns=[0], cache=False)  # compiles the reader
+        # Compiled once on a machine, in nobody's time.
+        read_matrix(next(made.glob("*.csv")), header=False, columns=[0], cache=False)
+        prepare(np.dtype(np.float32))
         for number in range(rounds):
             order = list(contestants)[:: 1 if number % 2 == 0 else -1]
             for name in order:

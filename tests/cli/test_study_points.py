@@ -71,6 +71,18 @@ def test_a_program_of_the_user_s_over_batches(tmp_path: Path, program: str) -> N
     assert "2 points, 1 have a result" in dry.stdout and "from points that have run here" in dry.stdout
 
 
+def test_no_point_waits_for_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
+    program = "import json, os, pathlib; found = len(list(pathlib.Path('kept').rglob('*.nbi'))); "
+    program += "json.dump({'loss': found}, open(os.environ['FARANDOLE_FIGURES'], 'w'))"
+    (tmp_path / "train.py").write_text(program)
+    words = ("study", "strong", "--command", f"{sys.executable} train.py {{ranks}}", "--ranks", "1,2", "--out", "s", "--no-power")
+    told = farandole(*words, cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    alone, two = (one["figures"]["loss"] for one in results(tmp_path / "s"))
+    assert alone == 0 and two > 0, "what two ranks add up with is compiled before they start"
+
+
 def test_tables_of_a_folder(tmp_path: Path) -> None:
     assert farandole("study", "import", "summit-2019-table2", "--out", "paper", cwd=tmp_path).returncode == 0
     for form, shown in (("text", "21.82"), ("markdown", "| 384 |"), ("csv", "epoch_s,"), ("latex", r"\hline")):

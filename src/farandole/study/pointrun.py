@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
@@ -96,6 +97,8 @@ class PointRunner:
         }  # fmt: skip
 
     def _measured(self, point: Point, run: Path) -> tuple[_Ended, Mapping[str, Any] | None, dict[str, float]]:
+        if point.settings["ranks"] > 1:
+            _compile_sums()
         words = command_words(point.settings, run, self.hosts)
         variables = recording_environment(run, watched="command" in point.settings, power=self.power)
         if not self.power:
@@ -157,6 +160,16 @@ class PointRunner:
             return figures_of_run(run), None
         except DataError as error:
             return Figures(), str(error)
+
+
+@functools.cache
+def _compile_sums() -> None:
+    """Once on a machine, and in no point's time."""
+    import numpy as np
+
+    from farandole.comm.floats import prepare
+
+    prepare(np.dtype(np.float32))
 
 
 def command_words(settings: Mapping[str, Any], run: Path, hosts: str = "") -> list[str]:

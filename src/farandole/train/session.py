@@ -136,6 +136,7 @@ class _Session:
         plan = make_plan(self._settings, len(data.train), self._size)
         with phase("build"):
             model = self._build(data, plan)
+            self._compile_sums(model)
         self._teller.plan(self._settings, plan, data, int(model.count_params()), self._estimated_bytes)
         self._note(advice(self._settings, plan))
         with phase("broadcast"):
@@ -182,6 +183,14 @@ class _Session:
             ) from None
         compile_model(model, parameters.optimizer, plan, loss, self._known.metrics(parameters, data))
         return model
+
+    def _compile_sums(self, model: Any) -> None:
+        """The first training on a machine would wait for the compiler in its first step."""
+        from farandole.comm.floats import LEAST_BYTES, prepare
+
+        gradients = np.dtype(np.float32)
+        if self._size > 1 and model.count_params() * gradients.itemsize >= LEAST_BYTES:
+            prepare(gradients)
 
     def _train(self, model: Any, data: TrainingData, plan: Plan) -> Any:
         import keras

@@ -4,8 +4,8 @@
 `run_ranks` runs a whole script. CONTRIBUTING.md shows each.
 """
 
-from ranktest.job import RanksFailed
+from ranktest.job import RanksFailed, RanksHang
 from ranktest.marker import rank_test
 from ranktest.scripts import RanksResult, run_ranks
 
-__all__ = ["RanksFailed", "RanksResult", "rank_test", "run_ranks"]
+__all__ = ["RanksFailed", "RanksHang", "RanksResult", "rank_test", "run_ranks"]

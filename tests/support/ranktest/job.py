@@ -15,7 +15,7 @@ from ranktest.library import mpiexec_command
 from ranktest.processes import TAG, describe, kill_tagged, tagged, wait_until
 from ranktest.segments import LIBRARIES, OURS, abandoned, remove, segments
 
-__all__ = ["Job", "Launcher", "RanksFailed", "launch_command"]
+__all__ = ["Job", "Launcher", "RanksFailed", "RanksHang", "launch_command"]
 
 Launcher = Literal["mpiexec", "farandole"]
 
@@ -29,6 +29,14 @@ TAIL_CHARACTERS = 6000
 
 class RanksFailed(AssertionError):
     """Ranks did not do what the test expected of them."""
+
+
+class RanksHang(RanksFailed):
+    """The job did not end in its time. `living`: the command lines of its processes then."""
+
+    def __init__(self, message: str, living: Sequence[str]) -> None:
+        super().__init__(message)
+        self.living = list(living)
 
 
 def launch_command(launcher: Launcher, ranks: int, options: Sequence[str] = ()) -> list[str]:
@@ -88,6 +96,10 @@ class Job:
         self.seconds = time.monotonic() - self._started
         return ended
 
+    def living(self) -> list[str]:
+        """The job's processes that have not ended, in words."""
+        return [describe(pid) for pid in tagged(self.tag)]
+
     def kill(self) -> None:
         """End every process of the job; nothing happens if all have ended."""
         if self._process.poll() is None or tagged(self.tag):
@@ -100,7 +112,7 @@ class Job:
     def leftovers(self, linger_s: float = LINGER_S) -> list[str]:
         """Processes and shared-memory files that outlived the job by `linger_s`, in words; they are removed."""
         wait_until(lambda: not tagged(self.tag), linger_s)
-        survivors = [f"process {describe(pid)}" for pid in tagged(self.tag)]
+        survivors = [f"process {process}" for process in self.living()]
         kill_tagged(self.tag)
         return survivors + [f"shared memory {path}" for path in sorted(self._clear_segments())]
 

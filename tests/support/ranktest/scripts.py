@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ranktest.job import Job, Launcher, RanksFailed, launch_command
+from ranktest.job import Job, Launcher, RanksFailed, RanksHang, launch_command
 
 __all__ = ["RanksResult", "run_ranks"]
 
@@ -61,9 +61,11 @@ def run_ranks(
         command = within([*launch_command(launcher, n, launcher_args), *_python(script, workdir), *args])
         with Job(command, launcher=launcher, workdir=workdir, cwd=cwd or workdir, env=env or {}) as job:
             if not job.wait(timeout):
+                living = job.living()
                 job.kill()
                 job.leftovers()
-                raise RanksFailed(f"{_said(job)} did not end within {timeout:g} s{job.output()}")
+                told = f"{_said(job)} did not end within {timeout:g} s; alive: {'; '.join(living)}"
+                raise RanksHang(told + job.output(), living)
             return _checked(job, n, expect)
 
 
