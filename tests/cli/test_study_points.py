@@ -65,7 +65,7 @@ def test_a_program_of_the_user_s_over_batches(tmp_path: Path, program: str) -> N
     assert "1 of 2 points have a result" in again.stderr
     assert [one["run"] for one in results(tmp_path / "s")][2:] == [f"{bad['run']}-2"], "only what failed is run again"
 
-    other = farandole(*words, "--set", "x=1", cwd=tmp_path)
+    other = farandole(*[word.replace("train.py", "train.py {x}") for word in words], "--set", "x=1", cwd=tmp_path)
     assert other.returncode == 1 and "holds another study" in other.stderr
     dry = farandole(*words, "--dry-run", cwd=tmp_path)
     assert "2 points, 1 have a result" in dry.stdout and "from points that have run here" in dry.stdout

@@ -69,12 +69,17 @@ def _limit(scalings: Sequence[Scaling[Point]]) -> list[str]:
     last = beyond[-1]
     cause = next(iter(last.losses), None)
     if good is scalings[0]:
-        clause = f"Not efficient beyond {count(good.ranks, 'rank')}: {percent(beyond[0].efficiency)} on {beyond[0].ranks}"
+        clause = f"Not efficient beyond {count(good.ranks, 'rank')}: {_below(beyond[0].efficiency)} on {beyond[0].ranks}"
         told = [] if cause is None else [f"{_WORDS[cause]} costs most ({percent(last.losses[cause])} of the time on {last.ranks})"]
         return [clause, *told]
     return [f"Efficient to {good.ranks} ranks ({percent(good.efficiency)})"] + (
         [] if cause is None else [f"beyond that {_WORDS[cause]} dominates ({percent(last.losses[cause])} of the time on {last.ranks})"]
     )
+
+
+def _below(efficiency: float) -> str:
+    """In percent, and never rounded up to what would be efficient."""
+    return percent(min(efficiency, EFFICIENT - 0.01) if round(efficiency, 2) >= EFFICIENT else efficiency)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -215,9 +220,14 @@ def comparison_verdict(comparison: Comparison) -> str:
     where = f"on {pair.value} rank{'' if pair.value == 1 else 's'}" if comparison.axis.name == "ranks" else f"with {comparison.axis.label} {pair.value}"
     saved, factor = pair.saved("total_s") or 0.0, pair.factor("total_s")
     change = f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} time {where} ({times(factor)})"
+    spreads = pair.before.spread("total_s"), pair.after.spread("total_s")
     if abs(saved) < _SAME:
         change = f"the same time {where}, within {percent(_SAME)}"
+    elif _overlap(*spreads):
+        change = f"no difference {where} that these runs could tell"
     clauses = [f"{comparison.after} instead of {comparison.before}: {change}", *_largest(pair)]
+    if None in spreads:
+        clauses.append("one run each: how far runs differ by themselves is not known")
     energy = pair.saved("energy_j")
     if energy is not None:
         clauses.append(
@@ -226,6 +236,10 @@ def comparison_verdict(comparison: Comparison) -> str:
             else "energy is modelled and not compared"
         )
     return _sentence(clauses)
+
+
+def _overlap(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+    return one is not None and other is not None and one[0] <= other[1] and other[0] <= one[1]
 
 
 def _largest(pair: Pair) -> list[str]:

@@ -31,7 +31,7 @@ def beside(ours: Path, theirs: str, names: Sequence[str]) -> str:
     other, their_source = _cases(theirs)
     settings = _shared(mine, other)
     tables = [_by_key(cases, settings) for cases in (other, mine)]
-    keys = sorted({*tables[0], *tables[1]}, key=lambda key: (tuple(map(str, key[1:])), key[0]))
+    keys = sorted({*tables[0], *tables[1]}, key=lambda key: (tuple(map(_order, key[1:])), key[0]))
     head = ["ranks", *settings, *(f"{name}, {whose}" for name in names for whose in ("theirs", "ours"))]
     rows = [[*map(str, key), *(_cell(table.get(key), name) for name in names for table in tables)] for key in keys]
     lines = [_line(head), f"|{'---:|' * len(head)}", *map(_line, rows), "", f"- theirs: {their_source}", f"- ours: {source}"]
@@ -51,10 +51,20 @@ def _cases(name: str) -> tuple[list[Case], str]:
 
 
 def _shared(mine: Sequence[Case], other: Sequence[Case]) -> list[str]:
-    """Settings that vary in one of them and are known in both."""
+    """Settings that vary in one of them and of which both have a value: by others, no case would meet another."""
     found = [*varying(case.settings for case in other), *varying(case.settings for case in mine)]
-    both = {name for case in mine for name in case.settings} & {name for case in other for name in case.settings}
-    return [name for name in dict.fromkeys(found) if name in both and name not in (*_ONE_SIDED, "epochs")]
+    return [name for name in dict.fromkeys(found) if name not in (*_ONE_SIDED, "epochs") and _meet(name, mine, other)]
+
+
+def _meet(name: str, mine: Sequence[Case], other: Sequence[Case]) -> bool:
+    ours, theirs = ([case.settings[name] for case in cases if name in case.settings] for cases in (mine, other))
+    return any(value in theirs for value in ours)
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    """Numbers by their size, before names."""
+    is_number = isinstance(value, (int, float))
+    return not is_number, value if is_number else 0.0, str(value)
 
 
 def _by_key(cases: Sequence[Case], settings: Sequence[str]) -> Mapping[Key, Case]:

@@ -91,6 +91,12 @@ class StudySettings:
                 f"{', '.join(reserved)}: not to be given as a setting or axis; kind, benchmark, preset, framework and "
                 "ranks_per_node say it"
             )
+        unused = [name for name in (*self.axes, *self.settings) if name != "ranks" and f"{{{name}}}" not in self.command]
+        if self.command and unused:
+            raise SettingsError(
+                f"--command does not use {', '.join(unused)}: all its points would be the same. Put {{{unused[0]}}} where the "
+                "program takes it, or leave it out"
+            )
         needed = KINDS[self.kind]
         if not any(name in self.axes for name in needed):
             told = " or ".join(_OPTIONS.get(name, name) for name in needed)

@@ -33,6 +33,16 @@ def test_none_may_be(tmp_path: Path) -> None:
     assert verdict.endswith("power not known.")
 
 
+def test_nearly_efficient_is_not_rounded_up_to_it(tmp_path: Path) -> None:
+    make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False, power="none"))
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    for line, total_s in zip(lines, (100.0, 62.7)):
+        line["figures"] = {"total_s": total_s}
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (verdict,) = content_of(read_folder(tmp_path), None).verdicts
+    assert verdict.startswith("Not efficient beyond 1 rank: 79% on 2")
+
+
 def test_ranks_that_share_cores_say_nothing_of_scaling(tmp_path: Path) -> None:
     found = content(tmp_path, ranks=(1, 2, 4), cores=2)
     assert "Efficient to 2 ranks, the most that were run" in found.verdicts[0]
@@ -119,7 +129,20 @@ def test_a_comparison_says_what_changed_and_claims_no_modelled_saving(tmp_path: 
     assert found.verdicts[0].startswith("Fast instead of pandas: ")
     assert "less time on 16 ranks" in found.verdicts[0]
     assert "; loading changed most, " in found.verdicts[0]
+    assert "; one run each: how far runs differ by themselves is not known; " in found.verdicts[0]
     assert found.verdicts[0].endswith("energy is modelled and not compared.")
+
+
+def test_runs_that_differ_as_much_by_themselves_are_no_difference(tmp_path: Path) -> None:
+    for name, times in (("pandas", (100.0, 120.0, 130.0)), ("fast", (90.0, 100.0, 118.0))):
+        make_study(tmp_path / name, Shape(ranks=(2,), repeats=3, trace=False, loaders=(name,)))
+        lines = [json.loads(line) for line in (tmp_path / name / "results.jsonl").read_text().splitlines()]
+        for line, total_s in zip(lines, times):
+            line["figures"]["total_s"] = total_s
+        (tmp_path / name / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = content_of(read_folder(tmp_path / "pandas"), read_folder(tmp_path / "fast"))
+    assert found.verdicts[0].startswith("Fast instead of pandas: no difference on 2 ranks that these runs could tell; ")
+    assert "one run each" not in found.verdicts[0]
 
 
 def test_a_measured_saving_is_told(tmp_path: Path) -> None:

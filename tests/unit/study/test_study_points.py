@@ -140,6 +140,7 @@ def test_a_program_of_the_user_s() -> None:
         ({"benchmark": "", "command": "python 'x"}, "--command python 'x: No closing quotation"),
         ({"benchmark": "", "command": "  "}, "--command is blank"),
         ({"benchmark": "", "command": "python {typo}"}, "{typo} is no setting of the study; there are ranks"),
+        ({"benchmark": "", "command": "x", "axes": {"ranks": [1], "seed": [1, 2]}}, "does not use seed: .*Put {seed} where"),
         ({"axes": {"ranks": [3]}}, "3 ranks.*16 epochs do not divide"),
         ({"settings": {"epoch": 1}}, "unknown.*epochs"),
     ],

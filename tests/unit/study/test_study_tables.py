@@ -274,3 +274,20 @@ def test_ours_beside_a_paper_s(tmp_path: Path) -> None:
     assert "- ours: `farandole study x`" in told
     with pytest.raises(SettingsError, match="unknown figure speed"):
         beside(tmp_path, "theta-2018-table4", ["speed"])
+
+
+def test_cases_meet_though_theirs_differ_in_what_ours_never_had(tmp_path: Path) -> None:
+    """The paper's runs are with two loaders, ours with a third."""
+    folder = StudyFolder(tmp_path)
+    made = [
+        result(1, 1.0, settings={"emulate_ranks": n, "loader": "fast-cached", "batch_size": 20}, figures={"accuracy": 0.9})
+        for n in (1, 24)
+    ]
+    plan = {"kind": "strong", "title": "t", "benchmark": "nt3", "preset": None, "command": "farandole study x", "fixed": {}}
+    folder.write_plan({**plan, "points": [{name: one[name] for name in ("key", "settings", "repeat")} for one in made]})
+    folder.append(*made)
+    head, _, *rows = beside(tmp_path, "summit-2019-table6", ["accuracy"]).splitlines()
+    assert "loader" not in head
+    met = [row for row in rows if row.startswith("|") and row.endswith("| 0.9 |")]
+    assert len(met) == 2 and not any("| - |" in row for row in met)
+    assert any("theirs differ in" in row and "loader" in row for row in rows)
