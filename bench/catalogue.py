@@ -29,7 +29,7 @@ class Benchmark:
     name: str
     summary: str
     run: Callable[[bool], Outcome]
-    """Takes `quick`: a rough figure in a sixth of the time."""
+    """Takes `quick`: a rough figure in less time."""
 
 
 def _gradients(quick: bool) -> Outcome:

@@ -18,7 +18,7 @@ WEIGHTS = 1_000_000
 
 
 def main() -> None:
-    """Rank r loads r x skew seconds longer than rank 0, which therefore waits for the last one."""
+    """Rank r of n loads skew x r / (n - 1) seconds longer than rank 0, which therefore waits for the last one."""
     fd.init()
     weights = np.random.default_rng(fd.rank()).standard_normal(WEIGHTS).astype(np.float32)
     fd.barrier()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from farandole.cli import main
+from farandole.study.settings import KINDS
 from repository import ROOT, documents
 
 FENCE = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -102,6 +104,47 @@ def test_links_lead_somewhere(document: str) -> None:
     targets = [link for link in LINK.findall(path.read_text()) if not re.match(r"[a-z]+:|#", link)]
     missing = [link for link in targets if not (path.parent / link.split("#")[0]).exists()]
     assert not missing, f"{document} links to {missing}"
+
+
+def test_the_bench_s_readme_has_every_benchmark() -> None:
+    names = re.findall(r'name="([a-z0-9-]+)"', (ROOT / "bench" / "catalogue.py").read_text())
+    shown = (ROOT / "bench" / "README.md").read_text()
+    assert names and [name for name in names if f"| `{name}` |" not in shown] == []
+
+
+def planned(command: list[str]) -> list[str] | None:
+    """The words of a study that can be planned; None for other commands, and for files the reader brings."""
+    match farandole_arguments(command):
+        case ["study", what, *_] as words if what in KINDS or (what.endswith(".toml") and (ROOT / what).exists()):
+            return words
+    return None
+
+
+def studies() -> Iterator[tuple[str, list[str]]]:
+    """Where it is shown, and what is typed."""
+    shown = [line.strip() for line in help_of("study").splitlines() if line.startswith("  farandole study ")]
+    for line in shown:
+        for command in split(re.split(" {2,}", line)[0]):  # what it does follows after some spaces
+            yield "farandole study --help", command
+    for document, path in DOCUMENTS.items():
+        for command in commands(path.read_text()):
+            yield document, command
+
+
+def test_studies_that_are_shown_can_be_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    where: list[str] = []
+    for number, (document, command) in enumerate(studies()):
+        words = planned(command)
+        if words is None:
+            continue
+        where.append(document)
+        code = main([*words, "--dry-run", "--out", str(tmp_path / str(number))])
+        assert code == 0, f"{document}: `{shlex.join(command)}`: {capsys.readouterr().err}"
+    assert where.count("farandole study --help") >= 5 and where.count("docs/studies.md") >= 5
+    assert not list(tmp_path.iterdir()), "nothing is run"
 
 
 def test_a_wrong_command_is_seen() -> None:

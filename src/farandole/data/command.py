@@ -17,7 +17,7 @@ __all__ = ["add_data"]
 _EXAMPLES = """\
 examples:
   farandole data make nt3 --out data                   small files, enough for a demo
-  farandole data make nt3 --out data --preset paper    597 and 150 MB, as in the papers
+  farandole data make nt3 --out data --preset paper    591 and 148 MB, the papers' shapes
   farandole data make p1b2 --out data --rows 500 --features 1000 --seed 3
   farandole data verify data                           compare the files with their checksums
   farandole data cache ls data                         which parsed tables are kept there

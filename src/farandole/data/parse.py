@@ -1,6 +1,6 @@
 """Blocks of text to rows of a matrix, on all cores.
 
-Rows are counted first (at memory speed), so that every block knows where its rows go and the matrix is
+Rows are counted first, by their ends, so that every block knows where its rows go and the matrix is
 made once, at its size. Decompressed text is not kept: there, rows follow as they come.
 """
 

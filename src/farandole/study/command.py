@@ -21,7 +21,7 @@ __all__ = ["add_study"]
 _EXAMPLES = """\
 examples:
   farandole study strong nt3 --ranks 1,2 --repeats 3            time, accuracy and energy over ranks
-  farandole study strong nt3 --emulate-ranks 1,8,48 --seeds 1,2,3
+  farandole study strong nt3 --emulate-ranks 1,8,48 --set epochs=48 --seeds 1,2,3
                                                                 the accuracy of more ranks than there are
   farandole study weak p1b2 --ranks 1,2 --preset test --framework jax
   farandole study batch nt3 --batches 20,50,100 --ranks 1 --set epochs=4
@@ -46,7 +46,7 @@ A study that was stopped goes on where it was when typed again: points are known
 _LOADERS_EXAMPLES = """\
 examples:
   farandole study loaders nt3                                   small files, made for it; a minute
-  farandole study loaders nt3 p1b1 p1b2 p1b3 --preset paper     files as large as the papers' (2 GB); an hour
+  farandole study loaders nt3 p1b1 p1b2 p1b3 --preset paper     files of full size (2.2 GB); an hour
   farandole study loaders nt3 --data-dir data --loaders pandas,fast --ranks 1,4 --repeats 3
 
 Results are in DIR/loaders.json. A study that was stopped goes on where it was when typed again.

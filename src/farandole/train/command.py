@@ -29,7 +29,7 @@ __all__ = ["add_run"]
 
 _EXAMPLES = """\
 examples:
-  farandole run nt3 -n 2                                two minutes on two cores; the data is made on the fly
+  farandole run nt3 -n 2                                half a minute on two cores, the first time longer; the data is made on the fly
   farandole run p1b2 -n 4 --preset test --parallel steps
   farandole run nt3 -n 2 --emulate-ranks 16             the accuracy 16 ranks would have
   farandole run nt3 -n 8 --preset paper --data-dir DIR  the real files, the papers' sizes
@@ -66,7 +66,7 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     add("-H", "--hosts", metavar="a:2,b:2", help="start them on these hosts, so many on each; folders must be the same there")
     add("--hostfile", type=Path, metavar="FILE", help="hosts from a file, one a line: `a slots=2`")
     add("--list", action="store_true", help="show the benchmarks and their presets")
-    add("--preset", choices=PRESETS, help="how large; demo: two minutes, test: seconds, paper: as published; default: demo")
+    add("--preset", choices=PRESETS, help="how large; demo: the benchmark's own network on small data, test: seconds, paper: as published; default: demo")
     add("--framework", choices=FRAMEWORKS, help="what Keras computes with; default: torch")
     add("--data-dir", type=Path, metavar="DIR", help="where the files are; default: out/data/NAME-PRESET")
     add("--make-data", action="store_true", help="make missing files; demo and test do so anyway")
@@ -92,7 +92,8 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     add("--checkpoint-keep", "--ckpt_keep_limit", type=int, metavar="K", help="how many of the newest stay; default: 3")
     add("--checkpoint-best", "--ckpt_save_best_metric", metavar="METRIC", help="the best by this metric stays, too, e.g. val_loss")
     add("--resume", "--ckpt_restart_mode", choices=RESUME,
-        help="auto: go on from the newest checkpoint where there is one (default); required: or refuse to begin; off: never")
+        help="auto: go on from the newest checkpoint where there is one (default); required: refuse to begin without; off: refuse "
+             "to begin where there are any")
     add("--restarts", type=int, metavar="K", help="start again up to K times from the newest checkpoint when ranks die")
     add("--time-limit", type=float, metavar="S", help="before S seconds have passed, save a checkpoint and end with exit code 0")
     add("--config_file", "--config-file", "--model_file", type=Path, metavar="FILE", help="a config file of CANDLE's")

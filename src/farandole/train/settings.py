@@ -33,7 +33,7 @@ class RunSettings:
     benchmark: str
     """nt3, p1b1, p1b2 or p1b3."""
     preset: str = "demo"
-    """demo: two minutes on a laptop; test: seconds; paper: the papers' sizes."""
+    """demo: the benchmark's own network on small data; test: seconds; paper: the papers' sizes."""
     framework: str = "torch"
     """What Keras computes with."""
     data_dir: Path | None = None
@@ -65,7 +65,7 @@ class RunSettings:
     checkpoint_best: str = ""
     """The metric by which the best one stays as well, e.g. val_loss. Empty: none does."""
     resume: str = "auto"
-    """auto: go on from the newest checkpoint where there is one; required: refuse to begin without; off: never."""
+    """auto: go on from the newest checkpoint where there is one; required: refuse to begin without; off: refuse to begin with."""
     parameters: Parameters
     """The benchmark's hyper-parameters."""
 
