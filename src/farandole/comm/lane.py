@@ -63,12 +63,14 @@ class Lane:
     def _reduce_native(self, source: AnyArray, result: AnyArray, how: Reduction, key: str) -> bool:
         if not self._order_is_free(source.dtype, how.combine):
             return False
-        total = np.empty_like(source)
+        direct = not how.scales and not np.may_share_memory(source, result)
+        total = result if direct else np.empty_like(source)
         request = self.transport.allreduce_native(source, total, how.combine)
         if request is None:
             return False
         self.complete(request, key)
-        kernels_for(source.dtype).finish(how, total, result)
+        if not direct:
+            kernels_for(source.dtype).finish(how, total, result)
         return True
 
     def _order_is_free(self, dtype: np.dtype[Any], combine: str) -> bool:

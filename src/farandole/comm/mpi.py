@@ -139,18 +139,12 @@ def plain(ranks: Sequence[int]) -> Any:
     return everyone.Create_group(everyone.Get_group().Incl(list(ranks)))
 
 
-class _Serial:
-    """Keeps MPI calls apart below MPI_THREAD_MULTIPLE; free of cost otherwise."""
+Guard = contextlib.AbstractContextManager[Any]
 
-    def __init__(self, mpi: Any) -> None:
-        needed = mpi.Query_thread() < mpi.THREAD_MULTIPLE
-        self._guard: Any = _lock if needed else contextlib.nullcontext()
 
-    def __enter__(self) -> None:
-        self._guard.__enter__()
-
-    def __exit__(self, *reason: object) -> None:
-        self._guard.__exit__(*reason)
+def _guard(mpi: Any) -> Guard:
+    """Keeps MPI calls apart below MPI_THREAD_MULTIPLE; does nothing otherwise."""
+    return _lock if mpi.Query_thread() < mpi.THREAD_MULTIPLE else contextlib.nullcontext()
 
 
 class _Pending:
@@ -158,7 +152,7 @@ class _Pending:
 
     __slots__ = ("_buffers", "_guard", "_mpi", "_requests")
 
-    def __init__(self, mpi: Any, guard: _Serial, requests: list[Any], buffers: tuple[Any, ...]) -> None:
+    def __init__(self, mpi: Any, guard: Guard, requests: list[Any], buffers: tuple[Any, ...]) -> None:
         self._mpi = mpi
         self._guard = guard
         self._requests = requests
@@ -202,7 +196,7 @@ class MpiTransport:
         """`members` are the ranks' numbers in the world, where they are not the same."""
         self._mpi = mpi
         self._comm = comm
-        self._guard = _Serial(mpi)
+        self._guard = _guard(mpi)
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self.any_thread: bool = mpi.Query_thread() >= mpi.THREAD_SERIALIZED

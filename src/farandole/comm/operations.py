@@ -7,6 +7,7 @@ order on every rank.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +44,12 @@ def _describe(key: str, arrays: Sequence[AnyArray]) -> tuple[tuple[str, tuple[in
             )
         if not array.dtype.isnative:
             raise SettingsError(f"{key}: {array.dtype.str} is not this machine's byte order; convert it first")
-    return tuple((array.dtype.name, array.shape) for array in arrays)
+    return tuple((_name(array.dtype), array.shape) for array in arrays)
+
+
+@functools.cache
+def _name(dtype: np.dtype[Any]) -> str:
+    return dtype.name  # NumPy makes it anew each time, in Python
 
 
 def _need_writable(key: str, outs: Sequence[AnyArray]) -> None:
