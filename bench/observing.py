@@ -68,10 +68,11 @@ class _Trainer:
 def measure(ranks: Ranks, *, block_steps: int, budget_s: float) -> list[Case]:
     """Seconds of a step, as mean of a block of steps, for two models."""
     observation = _Observation(ranks.folder, ranks.rank, ranks.size)
-    # The many layers' step varies far more from turn to turn: it needs more pairs.
+    # The many layers' step varies far more from turn to turn: it needs more pairs, of turns that are closer together.
+    few = block_steps // 4
     return [
         _case(ranks, "mlp", _mlp(ranks, block_steps), observation, block_steps, budget_s / 4),
-        _case(ranks, f"{_LAYERS} layers", _deep(block_steps), observation, block_steps, budget_s * 3 / 4),
+        _case(ranks, f"{_LAYERS} layers", _deep(few), observation, few, budget_s * 3 / 4),
     ]
 
 
@@ -88,7 +89,7 @@ def _case(
         Contestant(name=OFF, stages=[("", trainer.epoch)], prepare=trainer.one_step),
         Contestant(name=ON, stages=[("", trainer.epoch)], prepare=begin, tidy=observation.end),
     ]
-    samples = contest(ranks, contestants, budget_s=budget_s)
+    samples = contest(ranks, contestants, budget_s=budget_s, most_rounds=2000)
     per_step = {name: [s / block_steps for s in seconds] for name, seconds in samples.items()}
     return Case(what=f"{what} step, observed", samples=per_step, notes={"block_steps": block_steps})
 

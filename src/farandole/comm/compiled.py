@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from farandole.comm.exchange import POSTED, REDUCED, RELEASED, RESULT, SOURCE
 
-__all__ = ["NOTHING", "reduce_in_place", "sum_slices", "sum_slices_16"]
+__all__ = ["NOTHING", "reduce_posted", "sum_slices", "sum_slices_16"]
 
 NOTHING = -1
 
@@ -290,8 +290,8 @@ def _read_back(pids, addresses, step, out, vectors):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def reduce_in_place(board, slot, rank, sequence, pids, step, array, total, reads, vectors, multiply, divide, spins):
-    """The phases of a reduction of arrays that stay where they are, as far as the neighbours come in time.
+def reduce_posted(board, slot, rank, sequence, pids, step, out, total, reads, vectors, multiply, divide, spins):
+    """The phases of a reduction of posted arrays into every rank's `out`, as far as the neighbours come in time.
 
     `board` is the exchange's words, of every slot and rank; rank i makes the i-th slice of `step` elements; the rest as for
     `sum_slices`. Returns the word that was marked last (`NOTHING` for none), and the number of a neighbour that could
@@ -299,15 +299,15 @@ def reduce_in_place(board, slot, rank, sequence, pids, step, array, total, reads
     """
     if not _all_at(board[POSTED, slot], sequence, spins):
         return NOTHING, -1
-    sources = board[SOURCE, slot] + rank * step * array.itemsize
-    mine, number = array[rank * step : (rank + 1) * step], array.dtype.type
+    sources = board[SOURCE, slot] + rank * step * out.itemsize
+    mine, number = out[rank * step : (rank + 1) * step], out.dtype.type
     failed = sum_slices(pids, sources, mine, total, reads, vectors, number(multiply), number(divide), False)
     if failed >= 0:
         return NOTHING, failed
     _tell(board[REDUCED, slot, rank:].ctypes.data, sequence)
     if not _all_at(board[REDUCED, slot], sequence, spins):
         return REDUCED, -1
-    failed = _read_back(pids, board[RESULT, slot], step, array, vectors)
+    failed = _read_back(pids, board[RESULT, slot], step, out, vectors)
     if failed >= 0:
         return REDUCED, failed
     _tell(board[RELEASED, slot, rank:].ctypes.data, sequence)

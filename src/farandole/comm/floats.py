@@ -14,7 +14,7 @@ from farandole.comm.kernels import Reduction, bfloat16
 from farandole.comm.transport import AnyArray
 from farandole.comm.waiting import spins
 
-__all__ = ["LEAST_BYTES", "Scratch", "goes_at_once", "goes_compiled", "load", "prepare", "reduce_in_place", "sum_arrays", "sum_slices"]
+__all__ = ["LEAST_BYTES", "Scratch", "goes_at_once", "goes_compiled", "load", "prepare", "reduce_posted", "sum_arrays", "sum_slices"]
 
 # Below, a call more or less of the interpreter's is what counts, and no program should wait for the compiler.
 LEAST_BYTES = 1 << 20
@@ -83,7 +83,7 @@ def prepare(dtype: np.dtype[Any]) -> None:
         sum_slices(pids, pids, nothing, scratch, Reduction("sum"), stream=False)
         if dtype not in _HALVES:
             board = np.zeros((WORDS, 1, 2), np.int64)
-            load()[0].reduce_in_place(board, 0, 0, 1, pids, 0, nothing, *scratch, 1.0, 1.0, 0)
+            load()[0].reduce_posted(board, 0, 0, 1, pids, 0, nothing, *scratch, 1.0, 1.0, 0)
 
 
 def sum_slices(
@@ -104,23 +104,23 @@ def sum_slices(
     return None if failed < 0 else failed
 
 
-def reduce_in_place(
+def reduce_posted(
     exchange: DirectExchange,
     slot: int,
     sequence: int,
-    array: AnyArray,
+    out: AnyArray,
     step: int,
     scratch: Scratch,
     how: Reduction,
 ) -> int | None:
-    """Reduce what all neighbours have posted, each in its own array, as far as they come in time.
+    """Reduce what all neighbours have posted into `out`, which may be what this rank has, as far as they come in time.
 
     Each rank makes a slice of `step` elements. Returns the word of the board that this rank has marked last: `RELEASED` (done), `REDUCED` or none.
     """
     functions, _ = load()
     board = exchange.board
-    marked, failed = functions.reduce_in_place(
-        board.words, slot, board.rank, sequence, exchange.others, step, array, *scratch, *how.factors, spins()
+    marked, failed = functions.reduce_posted(
+        board.words, slot, board.rank, sequence, exchange.others, step, out, *scratch, *how.factors, spins()
     )
     if failed >= 0:
         raise exchange.why_unreadable(slot, failed)

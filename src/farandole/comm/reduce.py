@@ -33,7 +33,7 @@ from farandole.comm.floats import (
     Scratch,
     goes_at_once,
     goes_compiled,
-    reduce_in_place,
+    reduce_posted,
     sum_arrays,
     sum_slices,
 )
@@ -245,7 +245,7 @@ class TwoLevel:
         return (how, how.unscaled()) if early or len(self.layout.nodes) == 1 else (how.unscaled(), how)
 
     def _on_node(self, exchange: Exchange, work: _Work, shared: bool) -> None:
-        if self._at_once(exchange, work):
+        if self._at_once(exchange, work, shared):
             return
         with _phase("WAIT_FOR_DATA"):
             self._await(POSTED, work.slot, work.sequence, work.key)
@@ -254,17 +254,20 @@ class TwoLevel:
         else:
             self._sliced(exchange, work, shared)
 
-    def _at_once(self, exchange: Exchange, work: _Work) -> bool:
-        """A node's reduction in place as one compiled call; False where that cannot be, or a neighbour is late."""
+    def _at_once(self, exchange: Exchange, work: _Work, shared: bool) -> bool:
+        """A node's reduction as one compiled call; False where that cannot be, or a neighbour is late."""
         slot, sequence, source, result, how, key = work
-        here = result is source and self.on_one_node and isinstance(exchange, DirectExchange)
-        if not here or not goes_at_once(source, how) or self.table.for_node(source.nbytes) == "flat":
+        carriers = self.layout.carriers
+        step = share(source.size, carriers)
+        # Other results that are large are written past the cache, or are the node's.
+        fits = result is source or (not shared and step * source.itemsize < STREAM_BYTES)
+        if not fits or not self.on_one_node or not isinstance(exchange, DirectExchange):
             return False
-        assert isinstance(exchange, DirectExchange)
-        carriers, scratch = self.layout.carriers, self._compiled_scratch(source.dtype)
+        if not goes_at_once(source, how) or self.table.for_node(source.nbytes) == "flat":
+            return False
+        scratch = self._compiled_scratch(source.dtype)
         with _phase("NODE_REDUCE"):
-            step = share(source.size, carriers)
-            marked = reduce_in_place(exchange, slot, sequence, source, step, scratch, how)
+            marked = reduce_posted(exchange, slot, sequence, result, step, scratch, how)
         if marked == REDUCED:
             self._gather(exchange, slot, sequence, result, bounds(source.size, carriers), key)
         return marked is not None
