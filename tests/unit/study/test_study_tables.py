@@ -140,7 +140,7 @@ def a_run(folder: Path) -> None:
         "benchmark": "p1b3", "seconds": {**seconds, "total": {"ranks": [10.0, 12.0], "max": 12.0}},
         "epoch_s": {"median": 0.5}, "step_s": {"median": 0.1}, "samples_per_s": 100.0,
         "communication": {"bytes": [8, 8], "seconds": [1.0, 2.0], "exposed_s": [0.5, 0.7]},
-        "final": {"train": {"loss": 1.0, "r2": 0.5}, "test": {"loss": 2.0, "r2": 0.4}},
+        "final": {"train": {"loss": 1.0, "r2": 0.5, "accuracy": 0.7}, "test": {"loss": 2.0, "r2": 0.4, "accuracy": 0.6}},
         "plan": {"global_batch": 20, "local_batch": 10, "epochs": 2, "samples_per_epoch": 50},
         "epochs": [{}, {}], "parameters": 7, "memory": {"peak_bytes": [5, 6]}, "hosts": ["a", "a"],
     }  # fmt: skip
@@ -155,7 +155,7 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     expected = {
         "total_s": 12.0, "load_s": 2.0, "train_s": 2.0, "comm_s": 1.5, "exposed_s": 0.6, "peak_bytes": 6,
         "test_accuracy": 0.4, "metric": "r2", "energy_per_sample_j": 3.0, "edp_js": 3600.0, "parameters": 7,
-        "power_provenance": "measured-node",
+        "power_provenance": "measured-node", "sign_accuracy": 0.7, "test_sign_accuracy": 0.6,
     }  # fmt: skip
     assert {name: found.values[name] for name in expected} == pytest.approx(expected)
     assert {*FIGURES} <= {*found.values}
@@ -291,3 +291,26 @@ def test_cases_meet_though_theirs_differ_in_what_ours_never_had(tmp_path: Path) 
     met = [row for row in rows if row.startswith("|") and row.endswith("| 0.9 |")]
     assert len(met) == 2 and not any("| - |" in row for row in met)
     assert any("theirs differ in" in row and "loader" in row for row in rows)
+
+
+def p1b3_study(folder: Path, **figures: Any) -> Path:
+    told = {"accuracy": 0.12, "test_accuracy": 0.1, "metric": "r2", **figures}
+    made = result(1, 1.0, settings={"benchmark": "p1b3", "emulate_ranks": 48, "batch_scaling": "cbrt"}, figures=told)
+    plan = {"kind": "strong", "title": "t", "benchmark": "p1b3", "preset": None, "command": "farandole study x", "fixed": {}}
+    study = StudyFolder(folder)
+    study.write_plan({**plan, "points": [{name: made[name] for name in ("key", "settings", "repeat")}]})
+    study.append(made)
+    return folder
+
+
+def test_p1b3_s_accuracy_is_beside_the_paper_s_and_its_r2_is_not(tmp_path: Path) -> None:
+    head, _, *rows = beside(p1b3_study(tmp_path / "ours", sign_accuracy=0.64), "summit-2019-p1b3", ["sign_accuracy", "accuracy"]).splitlines()
+    assert head == "| ranks | sign_accuracy, theirs | sign_accuracy, ours | accuracy, theirs | accuracy (r2), ours |"
+    assert rows[0] == "| 48 | 0.6579 | 0.64 | - | 0.12 |"
+
+
+def test_measures_that_differ_are_not_put_beside_each_other(tmp_path: Path) -> None:
+    ours = p1b3_study(tmp_path / "ours")
+    with pytest.raises(SettingsError, match=r"accuracy is r2 in ours and accuracy in theirs.*sign_accuracy"):
+        beside(ours, str(p1b3_study(tmp_path / "theirs", metric="accuracy")), ["accuracy"])
+    assert beside(ours, str(p1b3_study(tmp_path / "alike")), ["accuracy"]).startswith("| ranks | accuracy (r2), theirs | accuracy (r2), ours |")
