@@ -23,6 +23,7 @@ registered = [keras.saving.get_registered_object(f"farandole>{name}") for name i
 from farandole.benchmarks import benchmark
 from farandole.benchmarks.layers import Conv1D, LocallyConnected1D, convolution_and_pool
 from farandole.benchmarks.metrics import R2, Correlation, SignAccuracy
+from farandole.benchmarks.parameters import ACTIVATIONS
 from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.errors import SettingsError
 from farandole.train.callbacks import WarmUp
@@ -121,6 +122,7 @@ found["saved"] = {
 plan = Plan(ranks=2, passes=1, parallel="steps", epochs=1, steps=1, local_batch=10, rate=0.1, samples_per_epoch=20)
 small = keras.Sequential([keras.Input((30,)), keras.layers.Dense(20), keras.layers.Dense(1)])
 found["all registered"] = None not in registered
+found["activations"] = [keras.activations.get(name)(np.zeros((2, 3), "float32")).shape == (2, 3) for name in ACTIVATIONS]
 found["estimates"] = [estimated_bytes(small, name, plan) for name in ("sgd", "adam")]
 
 warmup, found["warm-up"] = WarmUp(plan, 1, "sqrt"), []
@@ -187,6 +189,10 @@ def test_layers_compute_what_they_should(found: dict[str, Any], layer: str) -> N
 @pytest.mark.parametrize("metric", ["r2", "correlation", "accuracy"])
 def test_metrics_over_several_batches(found: dict[str, Any], metric: str) -> None:
     assert found[metric] == pytest.approx(found["expected"][metric], abs=1e-5)
+
+
+def test_keras_has_every_activation_that_is_allowed(found: dict[str, Any]) -> None:
+    assert all(found["activations"])
 
 
 def test_memory_is_estimated(found: dict[str, Any]) -> None:

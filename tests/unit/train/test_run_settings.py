@@ -138,6 +138,13 @@ def test_convolutions_replace_p1b3s_dense_layers_unless_both_are_asked_for() -> 
     assert of(conv=[10, 10, 5], pool=10, dense=[7]) == (7,)
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("option", ["activation", "out_activation"])
+def test_an_unknown_activation_is_refused_before_keras_is_loaded(name: str, option: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^{option}='rlu' is unknown\. Use one of .*relu.*softmax"):
+        RunSettings.from_flat({"benchmark": name, option: "rlu"})
+
+
 def test_the_papers_size_needs_data() -> None:
     with pytest.raises(SettingsError, match=r"--data-dir DIR .* or --make-data"):
         flat(preset="paper")
