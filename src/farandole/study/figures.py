@@ -50,7 +50,7 @@ FIGURES = {
     "test_sign_accuracy": "the same, of the trained model, test data",
     "global_batch": "samples of a step over all ranks, emulated ones too",
     "local_batch": "samples of a rank in a step",
-    "epochs": "of a rank",
+    "epochs": "of a rank, that were trained: a timeout may end it before those asked for",
     "parameters": "of the model",
 }
 """Every figure of a result, and what it means. Null is unknown; `reasons` then says why."""
@@ -88,7 +88,7 @@ def figures_of_run(folder: Path) -> Figures:
     figures.add(_of_signs(record), "a figure of P1B3 alone")
     plan = record["plan"]
     figures.add({
-        "global_batch": plan["global_batch"], "local_batch": plan["local_batch"], "epochs": plan["epochs"],
+        "global_batch": plan["global_batch"], "local_batch": plan["local_batch"], "epochs": len(record["epochs"]),
         "parameters": record["parameters"], "peak_bytes": max(record["memory"]["peak_bytes"]),
         "hosts": len(set(record["hosts"])), "samples": plan["samples_per_epoch"] * len(record["epochs"]),
     })  # fmt: skip

@@ -186,10 +186,14 @@ class WarmUp(keras.callbacks.Callback):
 class Timeout(keras.callbacks.Callback):
     """Ends training with the epoch in which rank 0's time is up."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, note: Callable[[str], None]) -> None:
         super().__init__()
+        self._seconds, self._note = seconds, note
         self._ends = time.perf_counter() + seconds
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if broadcast_object(time.perf_counter() > self._ends, 0, name="timeout"):
-            self.model.stop_training = True
+        if not broadcast_object(time.perf_counter() > self._ends, 0, name="timeout"):
+            return
+        self.model.stop_training = True
+        if epoch + 1 < self.params["epochs"]:
+            self._note(f"timeout={self._seconds:g}: training ended after {epoch + 1} of {self.params['epochs']} epochs")

@@ -228,7 +228,7 @@ class _Session:
         self._teller.begin(first)
         # After the checkpoints: for them, training has not ended.
         if parameters.timeout > 0:
-            callbacks.append(Timeout(parameters.timeout))
+            callbacks.append(Timeout(parameters.timeout, self._note))
         model.fit(batches, epochs=plan.epochs, initial_epoch=first, shuffle=False, verbose=0, callbacks=callbacks)
         return epochs
 

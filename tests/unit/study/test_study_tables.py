@@ -141,7 +141,7 @@ def a_run(folder: Path) -> None:
         "epoch_s": {"median": 0.5}, "step_s": {"median": 0.1}, "samples_per_s": 100.0,
         "communication": {"bytes": [8, 8], "seconds": [1.0, 2.0], "exposed_s": [0.5, 0.7]},
         "final": {"train": {"loss": 1.0, "r2": 0.5, "accuracy": 0.7}, "test": {"loss": 2.0, "r2": 0.4, "accuracy": 0.6}},
-        "plan": {"global_batch": 20, "local_batch": 10, "epochs": 2, "samples_per_epoch": 50},
+        "plan": {"global_batch": 20, "local_batch": 10, "epochs": 384, "samples_per_epoch": 50},
         "epochs": [{}, {}], "parameters": 7, "memory": {"peak_bytes": [5, 6]}, "hosts": ["a", "a"],
     }  # fmt: skip
     folder.mkdir(parents=True)
@@ -156,6 +156,7 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
         "total_s": 12.0, "load_s": 2.0, "train_s": 2.0, "comm_s": 1.5, "exposed_s": 0.6, "peak_bytes": 6,
         "test_accuracy": 0.4, "metric": "r2", "energy_per_sample_j": 3.0, "edp_js": 3600.0, "parameters": 7,
         "power_provenance": "measured-node", "sign_accuracy": 0.7, "test_sign_accuracy": 0.6,
+        "epochs": 2,
     }  # fmt: skip
     assert {name: found.values[name] for name in expected} == pytest.approx(expected)
     assert {*FIGURES} <= {*found.values}

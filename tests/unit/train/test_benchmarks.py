@@ -26,7 +26,8 @@ from farandole.benchmarks.metrics import R2, Correlation, SignAccuracy
 from farandole.benchmarks.parameters import ACTIVATIONS
 from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.errors import SettingsError
-from farandole.train.callbacks import WarmUp
+from farandole.train import callbacks
+from farandole.train.callbacks import Timeout, WarmUp
 from farandole.train.memory import check_memory, estimated_bytes, weights_within
 from farandole.train.plan import Plan
 
@@ -133,6 +134,16 @@ for epoch in (0, 1):
     warmup.on_train_batch_begin(0)
     found["warm-up"].append(float(small.optimizer.learning_rate))
 
+callbacks.broadcast_object = lambda value, root, name: value
+found["timeout"], notes = [], []
+for seconds, epochs in ((-1, 4), (-1, 2), (1000, 4)):
+    timeout = Timeout(seconds, notes.append)
+    timeout.set_model(small), timeout.set_params({"epochs": epochs})
+    small.stop_training = False
+    timeout.on_epoch_end(1)
+    found["timeout"].append([small.stop_training, *notes])
+    notes.clear()
+
 def refused(action):
     try:
         action()
@@ -203,6 +214,11 @@ def test_memory_is_estimated(found: dict[str, Any]) -> None:
 
 def test_warm_up_begins_with_the_rate_of_one_rank(found: dict[str, Any]) -> None:
     assert found["warm-up"] == pytest.approx([0.1 / 2**0.5, 0.1])
+
+
+def test_a_timeout_that_ends_training_leaves_a_note(found: dict[str, Any]) -> None:
+    ended = [True, "timeout=-1: training ended after 2 of 4 epochs"]
+    assert found["timeout"] == [ended, [True], [False]], "in the last epoch nothing is cut off"
 
 
 def test_what_does_not_fit_is_refused_before_its_weights_are_made(found: dict[str, Any]) -> None:
