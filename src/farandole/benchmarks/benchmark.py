@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ class Benchmark:
     """What each preset changes of the parameters' defaults."""
     load: Callable[[Path, Any], TrainingData]
     """From the files in a folder. Collective where farandole runs on several ranks."""
+    roles: Callable[[Any], Collection[str] | None] = lambda parameters: None
+    """Which of its files it reads; None: all."""
     build: Callable[[Any, TrainingData], Any]
     """The Keras model, not compiled."""
     loss: Callable[[Any], str]

@@ -138,10 +138,11 @@ def run(study: LoaderStudy) -> dict[str, Any]:
 
 def _sources(study: LoaderStudy, name: str) -> list[Source]:
     folder = study.data_dir or study.out / "data" / (study.preset or "test")
-    complete = all((folder / file.name).is_file() for file in benchmark(name).files.values())
+    files = {role: file for role, file in benchmark(name).files.items() if role in _ROLES}
+    complete = all((folder / file.name).is_file() for file in files.values())
     if study.preset is not None or not complete:
         make(name, folder, preset=study.preset or "test", progress=True)
-    paths = find(name, folder)
+    paths = find(name, folder, files)
     return [Source(benchmark=name, role=role, path=paths[role]) for role in _ROLES if role in paths]
 
 

@@ -336,11 +336,15 @@ def make_missing_data(settings: RunSettings) -> None:
     from farandole.errors import DataError
 
     folder = settings.data_folder
-    if not settings.makes_data:
-        find(settings.benchmark, folder)
-        return
     try:
-        find(settings.benchmark, folder)
-    except DataError:
+        find(settings.benchmark, folder, benchmark(settings.benchmark).roles(settings.parameters))
+        return
+    except DataError as error:
+        if not settings.makes_data:
+            raise
+        missing = error
+    try:
         make(settings.benchmark, folder, preset=settings.preset, progress=sys.stderr.isatty())
-        print(f"farandole: {folder} had no files of {settings.benchmark}: made synthetic ones", file=sys.stderr, flush=True)
+    except SettingsError:  # files are there that are not made like these: a run replaces none
+        raise missing from None
+    print(f"farandole: {folder} had no files of {settings.benchmark}: made synthetic ones", file=sys.stderr, flush=True)
