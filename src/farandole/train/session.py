@@ -20,7 +20,7 @@ import numpy as np
 from farandole.benchmarks import benchmark
 from farandole.benchmarks.samples import TrainingData
 from farandole.data.candle.tables import reading_with
-from farandole.errors import FarandoleError, SettingsError, TrainingError
+from farandole.errors import FarandoleError, MismatchError, SettingsError, TrainingError
 from farandole.observe.phases import PhaseTimes, phase, recorded
 from farandole.train.checkpointing import RunCheckpoints
 from farandole.train.plan import Plan, advice, make_plan
@@ -129,6 +129,7 @@ class _Session:
         self._rank, self._size, self._local_size = world.rank(), world.size(), world.local_size()
         self._notes: list[str] = []
         self._checkpoints: RunCheckpoints | None = None
+        self._watch: Any = None
         self._estimated_bytes = 0
 
     def run(self, given: TrainingData | None) -> Result:
@@ -211,8 +212,8 @@ class _Session:
         epochs = Epochs(
             batches, validation, self._test_shares(data, plan), lambda record: self._teller.epoch(plan, record)
         )
-        watch = StopWhenNotFinite(plan)
-        callbacks: list[Any] = [watch, epochs]
+        watch = self._watch = StopWhenNotFinite(plan)
+        callbacks: list[Any] = [epochs, watch]
         if parameters.reduce_lr:
             callbacks.append(keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, patience=10, min_delta=1e-4))
         knowing, first = callbacks[2:], 0
@@ -229,13 +230,18 @@ class _Session:
         # After the checkpoints: for them, training has not ended.
         if parameters.timeout > 0:
             callbacks.append(Timeout(parameters.timeout, self._note))
-        model.fit(batches, epochs=plan.epochs, initial_epoch=first, shuffle=False, verbose=0, callbacks=callbacks)
+        try:
+            model.fit(batches, epochs=plan.epochs, initial_epoch=first, shuffle=False, verbose=0, callbacks=callbacks)
+        except MismatchError as error:  # all ranks have the same steps: one has left them
+            raise TrainingError(f"[rank {self._rank}/{self._size}] the loss of another rank is no number: {error}") from error
         return epochs
 
     def _evaluate(self, model: Any, data: TrainingData, plan: Plan) -> dict[str, float]:
         from farandole.train.callbacks import evaluated
 
-        return evaluated(model, self._shares(data.test, plan, self._settings.parameters.test_steps))
+        found = evaluated(model, self._shares(data.test, plan, self._settings.parameters.test_steps))
+        self._watch.check("test", found["loss"], "after training")
+        return found
 
     def _test_shares(self, data: TrainingData, plan: Plan) -> Any:
         """None where validation is on the same data, and as much of it."""
