@@ -59,8 +59,8 @@ class P1B3(Parameters):
             raise SettingsError(
                 f"conv={list(self.conv)}: expected filters, width and stride for each convolution"
             )
-        if self.conv and len(self.pool) not in (1, len(self.conv) // 3):
-            raise SettingsError(f"pool={list(self.pool)}: expected one width, or one after each convolution")
+        if self.conv and (len(self.pool) not in (1, len(self.conv) // 3) or min(self.pool) < 1):
+            raise SettingsError(f"pool={list(self.pool)}: expected one width from 1 on, or one after each convolution")
 
     @property
     def convolutions(self) -> list[tuple[int, int, int, int]]:
@@ -176,6 +176,7 @@ BENCHMARK = Benchmark(
         "test": {"dense": (128, 64), "epochs": 6, "optimizer": "adam", "learning_rate": 0.001},
         "paper": {"test_cell_split": 0.15},  # as in CANDLE's own files
     },
+    gives_way={"dense": "conv"},
     load=load,
     roles=roles,
     build=build,

@@ -112,7 +112,7 @@ class RunSettings:
             for name, v in values.items()
             if name in of_run
         }
-        return cls(**run, parameters=parameters_from(known.parameters, dict(known.presets[preset]) | model))
+        return cls(**run, parameters=parameters_from(known.parameters, known.preset(preset, model) | model))
 
     def as_flat(self) -> dict[str, Any]:
         """What `from_flat` takes, in plain values."""

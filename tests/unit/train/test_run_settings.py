@@ -127,15 +127,18 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_config_file(tmp_path / "absent.txt", ())
 
 
-def test_convolutions_replace_p1b3s_dense_layers_unless_both_are_asked_for() -> None:
+@pytest.mark.parametrize(("preset", "dense"), [("paper", (1000, 500, 100, 50)), ("test", (128, 64))])
+def test_convolutions_replace_p1b3s_dense_layers_unless_both_are_asked_for(preset: str, dense: tuple[int, ...]) -> None:
     def of(**given: Any) -> Any:
         return RunSettings.from_flat(
-            {"benchmark": "p1b3", "preset": "paper", "make_data": True, **given}
+            {"benchmark": "p1b3", "preset": preset, "make_data": True, **given}
         ).parameters.dense
 
-    assert of() == (1000, 500, 100, 50)
+    assert of() == of(conv=[]) == dense
     assert of(conv=[10, 10, 5], pool=10) == ()
     assert of(conv=[10, 10, 5], pool=10, dense=[7]) == (7,)
+    with pytest.raises(SettingsError, match=r"pool=\[0\]: expected one width from 1 on"):
+        of(conv=[10, 10, 5], pool=0)
 
 
 @pytest.mark.parametrize("name", NAMES)
