@@ -63,7 +63,7 @@ def _kept(chosen: Benchmark, folder: Path, wanted: Manifest, force: bool) -> Man
         return None
     there = recorded(folder).get(chosen.name)
     if there is not None and there.same_settings(wanted):
-        return there if _complete(folder, there) else None
+        return there if there.is_complete(folder) else None
     existing = [file.name for file in chosen.files.values() if (folder / file.name).exists()]
     if there is None and not existing:
         return None
@@ -72,11 +72,6 @@ def _kept(chosen: Benchmark, folder: Path, wanted: Manifest, force: bool) -> Man
         f"{folder} already holds {found}. Asked for: {wanted.describe()}. "
         "Choose another --out, or type --force to replace the files."
     )
-
-
-def _complete(folder: Path, manifest: Manifest) -> bool:
-    paths = [(folder / file.name, file.bytes) for file in manifest.files]
-    return all(path.is_file() and path.stat().st_size == size for path, size in paths)
 
 
 def _sheets(name: str, size: Size, seed: int) -> list[Sheet]:
