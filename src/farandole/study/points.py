@@ -22,7 +22,7 @@ from farandole.launch.hosts import all_local, parse_hosts
 
 __all__ = [
     "AUTO", "LONG", "Point", "as_name", "as_setting", "described", "expand", "is_crowded", "is_here", "key_of", "program_words", "resolved",
-    "run_words", "usable_cores", "varying",
+    "run_words", "usable_cores", "varying", "without_ranks",
 ]  # fmt: skip
 
 AUTO = "auto"
@@ -104,7 +104,18 @@ def expand(
         {**fixed, **dict(zip(axes, values))} for values in itertools.product(*axes.values())
     ]
     settings = [_resolved(found, nodes_of) for found in combinations]
-    return [Point(settings=found, repeat=repeat) for repeat in range(repeats) for found in settings]
+    keys = [_key(found, given) for found, given in zip(settings, combinations)]
+    return [Point(settings=found, repeat=repeat, key=key) for repeat in range(repeats) for found, key in zip(settings, keys)]
+
+
+def _key(settings: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Of what was asked for: on another machine `auto` is other ranks, which train the same."""
+    return key_of({**settings, **dict.fromkeys(_OWN, AUTO)} if given.get("ranks") == AUTO else settings)
+
+
+def without_ranks(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a point trains, on whatever ranks."""
+    return {name: value for name, value in settings.items() if name not in _OWN}
 
 
 def _resolved(given: Mapping[str, Any], nodes_of: Callable[[int], int]) -> dict[str, Any]:

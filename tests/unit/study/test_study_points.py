@@ -11,7 +11,7 @@ from farandole.study.estimate import Estimate
 from farandole.study.folder import StudyFolder
 from farandole.study.options import _check_nodes
 from farandole.study.pointrun import PointRunner, command_words, marks_of
-from farandole.study.points import expand
+from farandole.study.points import Point, expand
 from farandole.study.settings import StudySettings, read_toml
 from farandole.train.command import _values
 from farandole.train.settings import RunSettings
@@ -89,6 +89,28 @@ def test_as_many_ranks_emulate_others_as_divide_them(monkeypatch: pytest.MonkeyP
     assert [point.settings["ranks"] for point in found] == [1, 2, 4]
     with pytest.raises(SettingsError, match="whole numbers from 1"):
         study(kind="batch", axes={"batch_size": [1]}, settings={"ranks": "auto"}).points()
+
+
+def auto(monkeypatch: pytest.MonkeyPatch, cores: int) -> list[Point]:
+    monkeypatch.setattr("farandole.study.points.usable_cores", lambda: cores)
+    return study(axes={"emulate_ranks": [2, 8]}, settings={"ranks": "auto"}).points()
+
+
+def test_another_machine_s_cores_make_no_other_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = auto(monkeypatch, 1), auto(monkeypatch, 8)
+    assert [point.key for point in few] == [point.key for point in many]
+    assert [point.settings["ranks"] for point in (*few, *many)] == [1, 1, 2, 8]
+    assert few[0].key != study(axes={"emulate_ranks": [2]}, settings={"ranks": 1}).points()[0].key, "asked for by number"
+
+
+def test_results_from_before_auto_was_a_key_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = StudyFolder(tmp_path)
+    assert [point.key for point in folder.recognised(auto(monkeypatch, 4))] == [point.key for point in auto(monkeypatch, 4)]
+    before = [Point(settings=point.settings) for point in auto(monkeypatch, 2)]
+    folder.write_plan({"kind": "strong", "points": [point.as_dict() for point in before]})
+    assert [point.key for point in folder.recognised(auto(monkeypatch, 4))] == [point.key for point in before]
+    by_number = study(axes={"emulate_ranks": [2]}, settings={"ranks": 1}).points()
+    assert folder.recognised(by_number) == by_number
 
 
 def test_several_nodes_are_reached_through_the_launcher() -> None:
