@@ -141,7 +141,7 @@ def _collect(options: argparse.Namespace) -> int:
     folder = StudyFolder(options.folder)
     folder.plan()
     with folder.locked():
-        say_collected(collect(folder))
+        say_collected(collect(folder, ask_again=True))
     print(summary(folder))
     return 0
 

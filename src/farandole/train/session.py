@@ -22,6 +22,7 @@ from farandole.benchmarks.samples import TrainingData
 from farandole.data.candle.tables import reading_with
 from farandole.errors import FarandoleError, MismatchError, SettingsError, TrainingError
 from farandole.observe.phases import PhaseTimes, phase, recorded
+from farandole.optim.scaling import scaled_batch
 from farandole.train.checkpointing import RunCheckpoints
 from farandole.train.plan import Plan, advice, make_plan
 from farandole.train.progress import Teller
@@ -163,7 +164,13 @@ class _Session:
         import keras
 
         from farandole.comm.collectives import allgather_object
-        from farandole.train.memory import available_bytes, check_memory, estimated_bytes, weights_within
+        from farandole.train.memory import (
+            available_bytes,
+            check_memory,
+            estimated_bytes,
+            largest_batch,
+            weights_within,
+        )
         from farandole.train.optimizer import compile_model
         from farandole.train.seeds import spread_seeds
 
@@ -174,7 +181,12 @@ class _Session:
         with weights_within(share):
             model = self._known.build(parameters, data)
         self._estimated_bytes = estimated_bytes(model, parameters.optimizer, plan)
-        check_memory(self._estimated_bytes, share)
+
+        def needed(batch_size: int) -> int:
+            batch = scaled_batch(batch_size, plan.ranks, self._settings.batch_scaling)
+            return estimated_bytes(model, parameters.optimizer, plan, batch)
+
+        check_memory(self._estimated_bytes, share, lambda: largest_batch(share, needed, parameters.batch_size))
         spread_seeds(model, self._rank, self._size)
         try:
             loss = keras.losses.get(self._known.loss(parameters))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from farandole.errors import DataError, SettingsError
+from farandole.errors import DataError, FarandoleError, SettingsError
 from farandole.study.beside import beside
 from farandole.study.cases import Case, cases_of
 from farandole.study.collecting import collect
@@ -201,8 +201,9 @@ def test_figures_of_the_wrong_type_fail_the_point_alone(tmp_path: Path, told: di
     assert found["status"] == "failed" and "expected" in found["reason"]
 
 
-def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = StudyFolder(tmp_path)
+def job_with_sacct(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, joules: int) -> Path:
+    """A job that has ended, and a Slurm that knows its joules; the program to change that."""
+    tmp_path = folder.path
     made = result(2, 5.0, run="points/x", started="2026", wall_s=10.0, reasons={}, job={"system": "slurm", "id": "7"})
     plan = {"kind": "strong", "title": "t", "benchmark": "nt3", "preset": None, "fixed": {}}
     folder.write_plan({**plan, "points": [{name: made[name] for name in ("key", "settings", "repeat")}]})
@@ -210,13 +211,39 @@ def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypa
     (tmp_path / "points" / "x" / "result.json").write_text(json.dumps(made))
     sacct = tmp_path / "bin" / "sacct"
     sacct.parent.mkdir()
-    sacct.write_text("#!/bin/sh\necho $@ | grep -q -- --jobs=7 && echo 640\n")
+    sacct.write_text(f"#!/bin/sh\necho $@ | grep -q -- --jobs=7 && echo {joules}\n")
     sacct.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sacct.parent}:{os.environ['PATH']}")
-    assert (collect(folder), collect(folder)) == (1, 0)
+    return sacct
+
+
+def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = StudyFolder(tmp_path)
+    job_with_sacct(folder, monkeypatch, 640)
+    assert (collect(folder), collect(folder, ask_again=True)) == (1, 0)
     (found,) = folder.results()
     assert [found["figures"][name] for name in ("energy_j", "power_w", "edp_js")] == [640.0, 64.0, 6400.0]
     assert found["figures"]["power_provenance"] == "measured-node" and found["marks"] == ["energy from sacct"]
+
+
+def test_joules_that_slurm_adds_up_later_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = StudyFolder(tmp_path)
+    sacct = job_with_sacct(folder, monkeypatch, 0)
+    assert collect(folder) == 1
+    sacct.write_text(sacct.read_text().replace("echo 0", "echo 640"))
+    assert collect(folder, ask_again=True) == 0
+    (found,) = folder.last_results().values()
+    assert found["figures"]["energy_j"] == 640.0 and "energy from sacct" in found["marks"]
+
+
+def test_a_timeline_that_cannot_be_merged_fails_its_point_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def merge(run: Path) -> None:
+        raise FarandoleError("the parts are of two runs")
+
+    monkeypatch.setattr("farandole.study.pointrun.merge_watched", merge)
+    runner = PointRunner(folder=StudyFolder(tmp_path), kind="strong", power=False)
+    told = runner.run(Point(settings={"command": "true {ranks}", "ranks": 1, "nodes": 1}))
+    assert (told["status"], told["reason"]) == ("failed", "the parts are of two runs")
 
 
 def test_the_papers_tables() -> None:

@@ -28,7 +28,7 @@ from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.errors import SettingsError
 from farandole.train import callbacks
 from farandole.train.callbacks import Timeout, WarmUp
-from farandole.train.memory import check_memory, estimated_bytes, weights_within
+from farandole.train.memory import check_memory, estimated_bytes, largest_batch, weights_within
 from farandole.train.plan import Plan
 
 def built(name, features, classes=0, compiled=False, **given):
@@ -155,7 +155,9 @@ def too_wide():
     with weights_within(2**34):
         parameters("nt3", 60483, 2, dense=(20_000_000,))
 
-found["refused"] = [refused(too_wide), refused(lambda: check_memory(3 * 2**30, 2**30))]
+found["refused"] = [refused(too_wide), refused(lambda: check_memory(3 * 2**30, 2**30)), refused(lambda: check_memory(3 * 2**30, 2**30, lambda: 17))]
+needed = lambda batch: estimated_bytes(small, "sgd", plan, batch)
+found["largest"] = [largest_batch(needed(7), needed, 10), largest_batch(needed(7) - 1, needed, 10), largest_batch(9, needed, 10)]
 with weights_within(2**34):
     found["within"] = parameters("nt3", 60483, 2)
 print(json.dumps(found))
@@ -222,9 +224,11 @@ def test_a_timeout_that_ends_training_leaves_a_note(found: dict[str, Any]) -> No
 
 
 def test_what_does_not_fit_is_refused_before_its_weights_are_made(found: dict[str, Any]) -> None:
-    weights, training = found["refused"]
+    weights, training, batch = found["refused"]
     assert "up to 773,760 x 20,000,000 of layer dense" in weights and "16.0 GiB are free" in weights
     assert training.startswith("about 3.0 GiB a rank cannot fit: 1.0 GiB are free")
+    assert "batch_size" not in training and "Use fewer ranks on a node, a batch_size of at most 17, or an optimizer" in batch
+    assert found["largest"] == [7, 6, 0]
     assert found["within"] == PARAMETERS["nt3"]
 
 
