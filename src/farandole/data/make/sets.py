@@ -15,7 +15,7 @@ from farandole.data.make.write import write_sheets
 from farandole.data.progress import Progress
 from farandole.errors import DataError, SettingsError
 
-__all__ = ["make"]
+__all__ = ["about_bytes", "make"]
 
 _LARGEST_SEED = 2**63 - 1
 
@@ -40,6 +40,11 @@ def make(
     made = _write(_sheets(name, size, seed), folder, wanted, progress, threads)
     store(folder, made)
     return made
+
+
+def about_bytes(name: str, preset: str) -> dict[str, int]:
+    """How large each file of a preset would be, by its name."""
+    return {sheet.name: sheet.about_bytes for sheet in _sheets(name, benchmark(name).scaled(preset, None, None), seed=0)}
 
 
 def _manifest(name: str, preset: str, size: Size, seed: int) -> Manifest:
