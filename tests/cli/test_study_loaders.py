@@ -13,6 +13,7 @@ from farandole.comm.watchdog import alive
 from farandole.data.make import make
 from farandole.study import loaders
 from farandole.study.loaders import LoaderStudy, run
+from farandole.study.loaders_plan import plan_text
 from farandole.study.loaders_text import as_text
 from farandole.study.pages import forget_pages, held_share
 from studycommand import children, farandole, stopped
@@ -34,6 +35,22 @@ def results(out: Path) -> dict[str, Any]:
 def data(tmp_path: Path) -> Path:
     make("nt3", tmp_path / "data", rows=32, features=80)
     return tmp_path / "data"
+
+
+def test_a_dry_run_says_what_would_be_read_and_makes_nothing(tmp_path: Path, data: Path) -> None:
+    there = {path.name for path in tmp_path.iterdir()}
+    small = LoaderStudy(benchmarks=["nt3"], out=tmp_path / "out", data_dir=data, loaders=["pandas", "fast"])
+    told = plan_text(small)
+    size = (data / "nt_train2.csv").stat().st_size
+    # pandas, fast and the two ways of its cache on both files; three of them by two at once on the larger one
+    assert told.startswith("loaders: 11 measurements, 0 have a result already")
+    assert f"nt_train2.csv  {size / 1e6:.1f} MB" in told and "to be made" not in told
+    assert "read with pandas, fast, " in told and "each cold and warm, 1 time: " in told
+    missing = plan_text(LoaderStudy(benchmarks=["nt3"], out=tmp_path / "out", preset="paper", loaders=["fast"]))
+    assert "nt_train2.csv  about 596." in missing and missing.count(" MB, to be made") == 2
+    assert {path.name for path in tmp_path.iterdir()} == there
+    shown = study(tmp_path, "nt3", "--data-dir", str(data), "--loaders", "pandas", "--dry-run")
+    assert shown.returncode == 0 and "nt_test2.csv" in shown.stdout and not (tmp_path / "loaders.json").exists()
 
 
 def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path) -> None:

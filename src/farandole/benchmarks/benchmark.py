@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,12 @@ class Benchmark:
     parameters: type[Parameters]
     presets: Mapping[str, Mapping[str, Any]]
     """What each preset changes of the parameters' defaults."""
+    gives_way: Mapping[str, str] = field(default_factory=dict)
+    """Parameters that a preset sets only where another one is not given."""
     load: Callable[[Path, Any], TrainingData]
     """From the files in a folder. Collective where farandole runs on several ranks."""
+    roles: Callable[[Any], Collection[str] | None] = lambda parameters: None
+    """Which of its files it reads; None: all."""
     build: Callable[[Any, TrainingData], Any]
     """The Keras model, not compiled."""
     loss: Callable[[Any], str]
@@ -37,3 +41,7 @@ class Benchmark:
     """How the rate follows the number of ranks."""
     enough_epochs: int
     """Below this many epochs a rank the papers found the result to suffer."""
+
+    def preset(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What preset `name` changes where `given` is asked for besides."""
+        return {one: value for one, value in self.presets[name].items() if not given.get(self.gives_way.get(one, ""))}

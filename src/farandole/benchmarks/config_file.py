@@ -139,8 +139,6 @@ def _checkpoint_names(values: Mapping[str, Any]) -> dict[str, Any]:
         result.pop("ckpt_save_best_metric", None)
     elif save_best:
         result.setdefault("ckpt_save_best_metric", "val_loss")
-    if "ckpt_save_interval" in result:
-        result["ckpt_save_interval"] = str(result["ckpt_save_interval"])
     return result
 
 

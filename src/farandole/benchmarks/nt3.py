@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.benchmarks.benchmark import Benchmark
-from farandole.benchmarks.parameters import Parameters, option
+from farandole.benchmarks.parameters import ACTIVATIONS, Parameters, option
 from farandole.benchmarks.samples import ArraySamples, TrainingData, drawn_columns
 from farandole.errors import SettingsError
 
@@ -33,7 +33,7 @@ class NT3(Parameters):
     conv: tuple[int, ...] = option((128, 20, 1, 128, 10, 1), "filters, width and stride of each convolution")
     pool: tuple[int, ...] = option((1, 10), "width of the maximum after each convolution")
     dense: tuple[int, ...] = option((200, 20), "widths of the dense layers")
-    out_activation: str = option("softmax", "of the last layer")
+    out_activation: str = option("softmax", "of the last layer", ACTIVATIONS)
     dropout: float = option(0.1, "fraction of units dropped after a dense layer")
     reduce_lr: bool = option(
         True, "divide the rate by 10 when the validation loss has stood still for 10 epochs"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.benchmarks.benchmark import Benchmark
-from farandole.benchmarks.parameters import Parameters, option
+from farandole.benchmarks.parameters import ACTIVATIONS, Parameters, option
 from farandole.benchmarks.samples import ArraySamples, TrainingData, drawn_columns
 from farandole.errors import SettingsError
 
@@ -35,7 +35,7 @@ class P1B1(Parameters):
     )
     latent_dim: int = option(2, "width of the narrowest layer")
     epsilon_std: float = option(1.0, "deviation of the noise by which latent values are drawn")
-    out_activation: str = option("sigmoid", "of the last layer")
+    out_activation: str = option("sigmoid", "of the last layer", ACTIVATIONS)
     scaling: str = option("minmax", "of the features", ("maxabs", "minmax", "std", "none"))
     val_split: float = option(0.1, "fraction of the training file kept for validation")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.benchmarks.benchmark import Benchmark
-from farandole.benchmarks.parameters import Parameters, option
+from farandole.benchmarks.parameters import ACTIVATIONS, Parameters, option
 from farandole.benchmarks.samples import ArraySamples, TrainingData, drawn_columns
 
 __all__ = ["BENCHMARK", "P1B2"]
@@ -28,8 +28,8 @@ class P1B2(Parameters):
     optimizer: str = option("rmsprop", "which")
     loss: str = option("categorical_crossentropy", "a Keras loss by name")
     dense: tuple[int, ...] = option((1024, 512, 256), "widths of the dense layers")
-    activation: str = option("sigmoid", "of the hidden layers")
-    out_activation: str = option("sigmoid", "of the last layer")
+    activation: str = option("sigmoid", "of the hidden layers", ACTIVATIONS)
+    out_activation: str = option("sigmoid", "of the last layer", ACTIVATIONS)
     scaling: str = option("minmax", "of the features", ("maxabs", "minmax", "std", "none"))
     reg_l2: float = option(1e-5, "penalty on squares of weights and activities of hidden layers")
     val_split: float = option(0.1, "fraction of the training file kept for validation")

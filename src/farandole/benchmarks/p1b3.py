@@ -21,7 +21,7 @@ from farandole.benchmarks.samples import Rows, TrainingData
 from farandole.errors import SettingsError
 
 if TYPE_CHECKING:
-    from farandole.data.candle.p1b3 import P1B3Data
+    from farandole.data.candle.p1b3 import P1B3Data, P1B3Settings
 
 __all__ = ["BENCHMARK", "P1B3"]
 
@@ -59,8 +59,8 @@ class P1B3(Parameters):
             raise SettingsError(
                 f"conv={list(self.conv)}: expected filters, width and stride for each convolution"
             )
-        if self.conv and len(self.pool) not in (1, len(self.conv) // 3):
-            raise SettingsError(f"pool={list(self.pool)}: expected one width, or one after each convolution")
+        if self.conv and (len(self.pool) not in (1, len(self.conv) // 3) or min(self.pool) < 1):
+            raise SettingsError(f"pool={list(self.pool)}: expected one width from 1 on, or one after each convolution")
 
     @property
     def convolutions(self) -> list[tuple[int, int, int, int]]:
@@ -85,11 +85,10 @@ class GrowthSamples:
         return x, y[:, None]
 
 
-def load(folder: Path, parameters: P1B3) -> TrainingData:
+def _of_files(parameters: P1B3) -> P1B3Settings:
     from farandole.data.candle.p1b3 import P1B3Settings
-    from farandole.data.candle.p1b3 import load as load_files
 
-    settings = P1B3Settings(
+    return P1B3Settings(
         cell_features=parameters.cell_features,
         drug_features=parameters.drug_features,
         scaling=parameters.scaling,
@@ -101,7 +100,18 @@ def load(folder: Path, parameters: P1B3) -> TrainingData:
         feature_subsample=parameters.feature_subsample,
         feature_seed=parameters.rng_seed,
     )
-    data = load_files(folder, settings)
+
+
+def roles(parameters: P1B3) -> list[str]:
+    from farandole.data.candle.p1b3 import roles as roles_of
+
+    return roles_of(_of_files(parameters))
+
+
+def load(folder: Path, parameters: P1B3) -> TrainingData:
+    from farandole.data.candle.p1b3 import load as load_files
+
+    data = load_files(folder, _of_files(parameters))
     return TrainingData(
         train=GrowthSamples(data, data.train),
         validation=GrowthSamples(data, data.validation),
@@ -166,7 +176,9 @@ BENCHMARK = Benchmark(
         "test": {"dense": (128, 64), "epochs": 6, "optimizer": "adam", "learning_rate": 0.001},
         "paper": {"test_cell_split": 0.15},  # as in CANDLE's own files
     },
+    gives_way={"dense": "conv"},
     load=load,
+    roles=roles,
     build=build,
     loss=lambda parameters: str(parameters.loss),
     metrics=metrics,

@@ -14,9 +14,14 @@ from typing import Any, TypeVar
 
 from farandole.errors import SettingsError
 
-__all__ = ["Parameters", "converted", "kinds", "option", "parameters_from"]
+__all__ = ["ACTIVATIONS", "Parameters", "converted", "kinds", "option", "parameters_from"]
 
 OPTIMIZERS = ("sgd", "rmsprop", "adam", "adagrad", "adadelta", "adamax", "nadam", "lars")
+ACTIVATIONS = (
+    "elu", "exponential", "gelu", "hard_sigmoid", "hard_silu", "leaky_relu", "linear", "log_softmax", "mish", "relu", "relu6", "selu",
+    "sigmoid", "silu", "softmax", "softplus", "softsign", "swish", "tanh",
+)  # fmt: skip
+"""Those of every Keras 3, known here so that a wrong one is refused before ranks have loaded Keras."""
 
 Known = TypeVar("Known", bound="Parameters")
 
@@ -36,8 +41,8 @@ class Parameters:
     optimizer: str = option("sgd", "which", OPTIMIZERS)
     loss: str = option("mse", "a Keras loss by name")
     dense: tuple[int, ...] = option((), "widths of the dense layers")
-    activation: str = option("relu", "of the hidden layers")
-    out_activation: str = option("linear", "of the last layer")
+    activation: str = option("relu", "of the hidden layers", ACTIVATIONS)
+    out_activation: str = option("linear", "of the last layer", ACTIVATIONS)
     dropout: float = option(0.0, "fraction of units dropped after a dense layer")
     initialization: str = option("glorot_uniform", "of the weights; normal: N(0, 0.05)")
     scaling: str = option("maxabs", "of the features", ("maxabs", "minmax", "std", "none"))
@@ -61,6 +66,8 @@ class Parameters:
             raise SettingsError(f"dropout={self.dropout}: expected a fraction from 0 to below 1, e.g. 0.1")
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise SettingsError(f"learning_rate={self.learning_rate}: expected a number above 0, e.g. 0.001")
+        if not 0 < (kept := getattr(self, "val_split", 0.1)) < 1:  # of benchmarks whose files have no validation data
+            raise SettingsError(f"val_split={kept}: expected a fraction between 0 and 1, e.g. 0.1")
         for name, kind in _fields(type(self)).items():
             choices, value = kind.metadata.get("choices"), getattr(self, name)
             if choices and value not in choices:

@@ -103,15 +103,18 @@ def begin() -> None:
 
 
 def known_place(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """Rank and number of ranks, as the launcher or torch.distributed says."""
-    for names in _NAMES:
-        values = [environment.get(name, "") for name in names]
-        if all(value.isdecimal() for value in values):
-            return int(values[0]), int(values[1])
+    """Rank and number of ranks, as torch.distributed or the launcher says.
+
+    One that a launcher has started alone, as a batch system does with a job's script, may start ranks itself: nobody knows yet.
+    """
     torch: Any = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
+    for names in _NAMES:
+        values = [environment.get(name, "") for name in names]
+        if all(value.isdecimal() for value in values) and int(values[1]) > 1:
+            return int(values[0]), int(values[1])
     return None
 
 

@@ -63,7 +63,7 @@ def _times(record: Mapping[str, Any]) -> dict[str, Any]:
         "exposed_s": _mean(sent.get("exposed_s")),
         "peak_bytes": max((record.get("memory") or {}).get("peak_bytes") or [0]) or None,
         "parameters": record.get("parameters"),
-        "epochs": (record.get("plan") or {}).get("epochs"),
+        "epochs": len(record.get("epochs") or []),  # fewer than planned where a timeout has ended it
         "global_batch": (record.get("plan") or {}).get("global_batch"),
         "local_batch": (record.get("plan") or {}).get("local_batch"),
     }

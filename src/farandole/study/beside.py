@@ -18,6 +18,8 @@ __all__ = ["beside"]
 
 _ONE_SIDED = ("ranks", "nodes", "emulate_ranks", "seed")
 """Told by `trained_as`, or of no use to compare."""
+_JUDGED = ("accuracy", "test_accuracy")
+"""Figures whose meaning is the benchmark's: `metric` says which."""
 
 Key = tuple[Any, ...]
 
@@ -29,10 +31,12 @@ def beside(ours: Path, theirs: str, names: Sequence[str]) -> str:
         raise SettingsError(f"unknown figure {', '.join(unknown)}; known: {', '.join(FIGURES)}")
     mine, source = _cases(str(ours))
     other, their_source = _cases(theirs)
+    for name in names:
+        _check_metric(name, mine, other)
     settings = _shared(mine, other)
     tables = [_by_key(cases, settings) for cases in (other, mine)]
     keys = sorted({*tables[0], *tables[1]}, key=lambda key: (tuple(map(_order, key[1:])), key[0]))
-    head = ["ranks", *settings, *(f"{name}, {whose}" for name in names for whose in ("theirs", "ours"))]
+    head = ["ranks", *settings, *(f"{name}{_measure(name, cases)}, {whose}" for name in names for whose, cases in (("theirs", other), ("ours", mine)))]
     rows = [[*map(str, key), *(_cell(table.get(key), name) for name in names for table in tables)] for key in keys]
     lines = [_line(head), f"|{'---:|' * len(head)}", *map(_line, rows), "", f"- theirs: {their_source}", f"- ours: {source}"]
     only = [name for name in varying(case.settings for case in other) if name not in (*settings, *_ONE_SIDED, "epochs")]
@@ -48,6 +52,26 @@ def _cases(name: str) -> tuple[list[Case], str]:
     plan = folder.plan()
     told = plan.get("source") or f"`{plan['command']}`"
     return cases_of(plan["kind"], list(folder.last_results().values())), told
+
+
+def _metrics(name: str, cases: Sequence[Case]) -> list[str]:
+    """What a figure is in these cases; empty where none has it."""
+    return sorted({case.metric if name in _JUDGED else name for case in cases if name in case.figures})
+
+
+def _check_metric(name: str, mine: Sequence[Case], other: Sequence[Case]) -> None:
+    ours, theirs = _metrics(name, mine), _metrics(name, other)
+    if ours and theirs and ours != theirs:
+        raise SettingsError(
+            f"{name} is {', '.join(ours)} in ours and {', '.join(theirs)} in theirs, which do not compare. Leave it out of "
+            "--figures, or give what both have, e.g. loss, total_s; P1B3's accuracy of signs is sign_accuracy."
+        )
+
+
+def _measure(name: str, cases: Sequence[Case]) -> str:
+    """A heading's word for what goes by another name."""
+    other = [metric for metric in _metrics(name, cases) if metric not in name]
+    return f" ({', '.join(other)})" if other else ""
 
 
 def _shared(mine: Sequence[Case], other: Sequence[Case]) -> list[str]:

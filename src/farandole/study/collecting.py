@@ -62,8 +62,13 @@ def job_of(environment: Mapping[str, str]) -> dict[str, str] | None:
     return next(({"system": system, "id": environment[name]} for name, system in _JOBS.items() if environment.get(name)), None)
 
 
-def collect(folder: StudyFolder) -> int:
-    """Append what jobs have left and is not in results.jsonl yet; how many. Energy is Slurm's where it has any."""
+def collect(folder: StudyFolder, *, ask_again: bool = False) -> int:
+    """Append what jobs have left and is not in results.jsonl yet; how many. Energy is Slurm's where it has any.
+
+    Slurm adds a job's joules up some time after its end: with `ask_again` those that had none are asked for once more.
+    """
+    if ask_again:
+        _ask_again(folder)
     known = {result["run"] for result in folder.results()}
     found = [_read(file) for file in sorted(folder.path.glob(f"points/*/{RESULT}"))]
     new = [result for result in found if result["run"] not in known]
@@ -71,6 +76,15 @@ def collect(folder: StudyFolder) -> int:
         _add_accounted(result)
         folder.append(result)
     return len(new)
+
+
+def _ask_again(folder: StudyFolder) -> None:
+    """A result that has got its energy by now is appended once more, and is the one that counts."""
+    for result in folder.last_results().values():
+        before = result.get("energy_source")
+        _add_accounted(result)
+        if result.get("energy_source") != before:
+            folder.append(result)
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -47,6 +47,7 @@ _LOADERS_EXAMPLES = """\
 examples:
   farandole study loaders nt3                                   small files, made for it; a minute
   farandole study loaders nt3 p1b1 p1b2 p1b3 --preset paper     files of full size (2.2 GB); an hour
+  farandole study loaders nt3 --preset paper --dry-run          what it would read, and how much
   farandole study loaders nt3 --data-dir data --loaders pandas,fast --ranks 1,4 --repeats 3
 
 Results are in DIR/loaders.json. A study that was stopped goes on where it was when typed again.
@@ -141,7 +142,7 @@ def _collect(options: argparse.Namespace) -> int:
     folder = StudyFolder(options.folder)
     folder.plan()
     with folder.locked():
-        say_collected(collect(folder))
+        say_collected(collect(folder, ask_again=True))
     print(summary(folder))
     return 0
 
@@ -194,6 +195,7 @@ def _add_loaders(actions: Verbs) -> None:
     add("--repeats", type=int, default=1, metavar="R", help="take the median of R measurements; default: 1")
     add("--out", type=Path, default=Path("study-loaders"), metavar="DIR", help="default: study-loaders")
     add("--force", action="store_true", help="measure again what there are results of")
+    add("--dry-run", action="store_true", help="show the files, their sizes and what would read them; make and measure nothing")
     add("--json", action="store_true", help="print the results for programs instead of tables")
     # fmt: on
     action.set_defaults(run=_loaders)
@@ -201,17 +203,19 @@ def _add_loaders(actions: Verbs) -> None:
 
 def _loaders(options: argparse.Namespace) -> int:
     from farandole.study.loaders import LoaderStudy
+    from farandole.study.loaders_plan import plan_text
     from farandole.study.options import numbers
 
     chosen = {} if options.loaders is None else {"loaders": [word.strip() for word in options.loaders.split(",")]}
-    return measure_loaders(
-        LoaderStudy(
-            benchmarks=list(dict.fromkeys(options.names)), out=options.out, data_dir=options.data_dir,
-            preset=options.preset, ranks=numbers("--ranks", options.ranks), repeats=options.repeats, force=options.force,
-            **chosen,
-        ),
-        as_json=options.json,
+    study = LoaderStudy(
+        benchmarks=list(dict.fromkeys(options.names)), out=options.out, data_dir=options.data_dir,
+        preset=options.preset, ranks=numbers("--ranks", options.ranks), repeats=options.repeats, force=options.force,
+        **chosen,
     )  # fmt: skip
+    if options.dry_run:
+        print(plan_text(study))
+        return 0
+    return measure_loaders(study, as_json=options.json)
 
 
 def measure_loaders(study: Any, *, as_json: bool = False) -> int:

@@ -46,9 +46,11 @@ FIGURES = {
     "accuracy": "of the last epoch, training data; P1B1: correlation, P1B3: R2 (`metric` says which)",
     "test_loss": "of the trained model, test data",
     "test_accuracy": "the same metric, test data",
+    "sign_accuracy": "P1B3 alone: how often growth is told from shrinking, last epoch, training data; what its paper calls accuracy",
+    "test_sign_accuracy": "the same, of the trained model, test data",
     "global_batch": "samples of a step over all ranks, emulated ones too",
     "local_batch": "samples of a rank in a step",
-    "epochs": "of a rank",
+    "epochs": "of a rank, that were trained: a timeout may end it before those asked for",
     "parameters": "of the model",
 }
 """Every figure of a result, and what it means. Null is unknown; `reasons` then says why."""
@@ -83,9 +85,10 @@ def figures_of_run(folder: Path) -> Figures:
     figures.add(_communication(record))
     add_trace(figures, folder)
     figures.add(_quality(record), "nothing was trained")
+    figures.add(_of_signs(record), "a figure of P1B3 alone")
     plan = record["plan"]
     figures.add({
-        "global_batch": plan["global_batch"], "local_batch": plan["local_batch"], "epochs": plan["epochs"],
+        "global_batch": plan["global_batch"], "local_batch": plan["local_batch"], "epochs": len(record["epochs"]),
         "parameters": record["parameters"], "peak_bytes": max(record["memory"]["peak_bytes"]),
         "hosts": len(set(record["hosts"])), "samples": plan["samples_per_epoch"] * len(record["epochs"]),
     })  # fmt: skip
@@ -129,6 +132,12 @@ def _quality(record: Mapping[str, Any]) -> dict[str, Any]:
         "loss": final["train"].get("loss"), "accuracy": final["train"].get(metric),
         "test_loss": final["test"].get("loss"), "test_accuracy": final["test"].get(metric), "metric": metric,
     }  # fmt: skip
+
+
+def _of_signs(record: Mapping[str, Any]) -> dict[str, Any]:
+    """P1B3 is judged by R2 and has an accuracy as well."""
+    final = record["final"] if record["benchmark"] == "p1b3" else {"train": {}, "test": {}}
+    return {"sign_accuracy": final["train"].get("accuracy"), "test_sign_accuracy": final["test"].get("accuracy")}
 
 
 def figures_of_command(wall_s: float, phases_s: Mapping[str, float], told: Mapping[str, Any]) -> Figures:

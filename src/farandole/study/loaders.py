@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from farandole.study.ranks import measure_on_ranks
 from farandole.study.record import Record
 from farandole.study.turn import CACHED, STORING, Figures, Turn
 
-__all__ = ["METHODS", "STATES", "LoaderStudy", "Source", "Unit", "run"]
+__all__ = ["METHODS", "STATES", "LoaderStudy", "Source", "Unit", "planned", "run", "units_of"]
 
 METHODS = (
     "pandas", "pandas-low-memory-off", "pandas-chunks-only", "pandas-chunked", "dask", "polars-inferring", "polars",
@@ -74,6 +74,11 @@ class LoaderStudy:
     @property
     def methods(self) -> list[str]:
         return [method for method in METHODS if loader_of(method) in self.loaders]
+
+    @property
+    def folder(self) -> Path:
+        """Of the files."""
+        return self.data_dir or self.out / "data" / (self.preset or "test")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +129,7 @@ def run(study: LoaderStudy) -> dict[str, Any]:
     sources = [source for name in study.benchmarks for source in _sources(study, name)]
     record = Record(study.out / "loaders.json", environment=environment("pandas", "dask", "polars", "pyarrow"))
     record.set(loaders={name: installed(name) for name in study.loaders})
-    units = _units(study, sources)
+    units = units_of(study, sources)
     if "fast" in study.loaders and installed("fast") and (study.force or record.get("compile_s") is None):
         _say("fast: compiling, in a folder of its own")
         record.set(compile_s=compile_seconds())
@@ -136,19 +141,27 @@ def run(study: LoaderStudy) -> dict[str, Any]:
     return record.of([unit.key for unit in units])
 
 
+def planned(study: LoaderStudy, name: str) -> list[Source]:
+    """The files of a benchmark that are read, whether they are there or not."""
+    files = benchmark(name).files
+    return [Source(benchmark=name, role=role, path=study.folder / files[role].name) for role in _ROLES if role in files]
+
+
 def _sources(study: LoaderStudy, name: str) -> list[Source]:
-    folder = study.data_dir or study.out / "data" / (study.preset or "test")
-    complete = all((folder / file.name).is_file() for file in benchmark(name).files.values())
+    sources = planned(study, name)
+    complete = all(source.path.is_file() for source in sources)
     if study.preset is not None or not complete:
-        make(name, folder, preset=study.preset or "test", progress=True)
-    paths = find(name, folder)
-    return [Source(benchmark=name, role=role, path=paths[role]) for role in _ROLES if role in paths]
+        make(name, study.folder, preset=study.preset or "test", progress=True)
+    find(name, study.folder, [source.role for source in sources])
+    return sources
 
 
-def _units(study: LoaderStudy, sources: Sequence[Source]) -> list[Unit]:
+def units_of(
+    study: LoaderStudy, sources: Sequence[Source], size_of: Callable[[Path], int] = lambda path: path.stat().st_size
+) -> list[Unit]:
     """One process reads every file; several at once the largest of each benchmark, which says it all."""
     largest = {
-        max((s for s in sources if s.benchmark == name), key=lambda s: s.path.stat().st_size)
+        max((s for s in sources if s.benchmark == name), key=lambda s: size_of(s.path))
         for name in study.benchmarks
     }
     contended = [method for method in study.methods if method in LOADERS or method == CACHED]

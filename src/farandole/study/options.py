@@ -108,6 +108,7 @@ def run_file(options: argparse.Namespace) -> int:
 def _loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
     from farandole.study.command import measure_loaders
     from farandole.study.loaders import LoaderStudy
+    from farandole.study.loaders_plan import plan_text
 
     useless = [name for name in ("hosts", "submit", "ranks_per_node", "scalars") if getattr(options, name)]
     if useless:
@@ -115,10 +116,7 @@ def _loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
         raise SettingsError(f"{told}: {options.file} is a study of loaders, which reads files on this machine. Leave it out.")
     study = LoaderStudy(**{name: value for name, value in content.items() if name not in ("kind", "title")})
     if options.dry_run:
-        print(
-            f"{content.get('title', 'loaders')}: {', '.join(study.benchmarks)} ({study.preset or 'test'}) with "
-            f"{', '.join(study.loaders)}, {', '.join(map(str, study.ranks))} at once, {study.repeats} times; results: {study.out}"
-        )
+        print(plan_text(study, content.get("title", "loaders")))
         return 0
     return measure_loaders(study)
 

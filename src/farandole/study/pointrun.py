@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farandole.errors import DataError
+from farandole.errors import DataError, FarandoleError
 from farandole.study.figures import Figures, add_trace, energy_figures, figures_of_command, figures_of_run
 from farandole.study.folder import SCHEMA, StudyFolder, now
 from farandole.study.points import Point, is_crowded, is_here, program_words, run_words
@@ -158,7 +158,7 @@ class PointRunner:
                 add_trace(figures, run)
                 return figures, None
             return figures_of_run(run), None
-        except DataError as error:
+        except FarandoleError as error:
             return Figures(), str(error)
 
 

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from farandole.benchmarks.config_file import ALIASES, CANDLE_ONLY
 from farandole.errors import FarandoleError, SettingsError
 from farandole.launch.hosts import all_local, parse_hosts
 
 __all__ = [
-    "AUTO", "LONG", "Point", "as_name", "described", "expand", "is_crowded", "is_here", "key_of", "program_words", "resolved",
-    "run_words", "usable_cores", "varying",
+    "AUTO", "LONG", "Point", "as_name", "as_setting", "described", "expand", "is_crowded", "is_here", "key_of", "program_words", "resolved",
+    "run_words", "usable_cores", "varying", "without_ranks",
 ]  # fmt: skip
 
 AUTO = "auto"
@@ -29,6 +30,8 @@ AUTO = "auto"
 LONG = {"rate": "learning_rate", "seed": "rng_seed"}
 """Our word for a setting, and the run's."""
 _SHORT = {long: short for short, long in LONG.items()}
+_RATE = "rate"
+"""None is the optimizer's own, not the preset's; of other settings it is what the run does by itself."""
 _OWN = ("ranks", "nodes")
 """Settings of a point that are no settings of a run."""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -82,6 +85,11 @@ def as_name(word: str) -> str:
     return _SHORT.get(word, word)
 
 
+def as_setting(word: str) -> str:
+    """The same where it is one of `farandole run`, which takes older names as well."""
+    return as_name(ALIASES.get(word, word))
+
+
 def expand(
     fixed: Mapping[str, Any],
     axes: Mapping[str, Sequence[Any]],
@@ -96,7 +104,18 @@ def expand(
         {**fixed, **dict(zip(axes, values))} for values in itertools.product(*axes.values())
     ]
     settings = [_resolved(found, nodes_of) for found in combinations]
-    return [Point(settings=found, repeat=repeat) for repeat in range(repeats) for found in settings]
+    keys = [_key(found, given) for found, given in zip(settings, combinations)]
+    return [Point(settings=found, repeat=repeat, key=key) for repeat in range(repeats) for found, key in zip(settings, keys)]
+
+
+def _key(settings: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Of what was asked for: on another machine `auto` is other ranks, which train the same."""
+    return key_of({**settings, **dict.fromkeys(_OWN, AUTO)} if given.get("ranks") == AUTO else settings)
+
+
+def without_ranks(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a point trains, on whatever ranks."""
+    return {name: value for name, value in settings.items() if name not in _OWN}
 
 
 def _resolved(given: Mapping[str, Any], nodes_of: Callable[[int], int]) -> dict[str, Any]:
@@ -144,27 +163,27 @@ def _filled(match: re.Match[str], settings: Mapping[str, Any]) -> str:
 def resolved(given: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     """A run's settings, with the defaults that matter; SettingsError where `farandole run` would refuse them."""
     from farandole.train.plan import check_ranks
-    from farandole.train.settings import RunSettings
+    from farandole.train.settings import FILES, RunSettings, plain_values
 
-    settings = RunSettings.from_flat({LONG.get(name, name): value for name, value in given.items()})
+    useless = [name for name in given if name in (*FILES, *CANDLE_ONLY - {"ckpt_save_best"})]
+    if useless:
+        raise SettingsError(f"{', '.join(useless)}: CANDLE has it, and here it changes nothing of a run. Leave it out of the study.")
+    values = plain_values({LONG.get(name, name): value for name, value in given.items()})
+    values.pop("output_dir", None)  # a config file's; every point has a folder of its own
+    settings = RunSettings.from_flat(values)
     check_ranks(settings, ranks)
     flat = settings.as_flat()
-    names = [*_TOLD, *(LONG.get(name, name) for name in given if LONG.get(name, name) not in _TOLD)]
-    return {as_name(name): flat[name] for name in names}
+    return {as_name(name): flat[name] for name in dict.fromkeys((*_TOLD, *values))}
 
 
 def run_words(settings: Mapping[str, Any]) -> list[str]:
     """The options of `farandole run` that make a point, without -n."""
     words = [str(settings["benchmark"])]
     for name, value in settings.items():
-        if name in (*_OWN, "benchmark", "work") or value is None or value == "":
+        if name in (*_OWN, "benchmark", "work") or value == "" or (value is None and name != _RATE):
             continue
-        option = f"--{LONG.get(name, name)}"
-        words += _option(option if option in _UNDERSCORED else option.replace("_", "-"), value)
+        words += _option(f"--{LONG.get(name, name)}".replace("_", "-"), value)
     return [*words, f"--{settings['work']}"]
-
-
-_UNDERSCORED = ("--config_file",)
 
 
 def _option(option: str, value: Any) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from farandole.errors import SettingsError
 from farandole.launch.hosts import parse_hosts
-from farandole.study.points import Point, as_name, expand
+from farandole.study.points import Point, as_name, as_setting, expand
 
 __all__ = ["KINDS", "StudySettings", "read_toml"]
 
@@ -66,8 +66,9 @@ class StudySettings:
             raise SettingsError("hosts and ranks_per_node: the hosts' slots say how many ranks each takes; leave the other out")
         if self.hosts and "{ranks}" in self.command:
             raise SettingsError("--hosts and {ranks} in --command: it starts its ranks itself, so it has to name the hosts. Leave one out")
-        self.axes = {as_name(name): _values(name, found) for name, found in self.axes.items()}
-        self.settings = {as_name(name): _plain(name, value) for name, value in self.settings.items()}
+        named = as_name if self.command else as_setting
+        self.axes = {named(name): _values(name, found) for name, found in self.axes.items()}
+        self.settings = {named(name): _plain(name, value) for name, value in self.settings.items()}
         self._check_axes()
         self.title = self.title or self._title()
         self.out = self.out or Path("out", f"study-{self.kind}-{self.benchmark or 'command'}")

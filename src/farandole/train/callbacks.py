@@ -6,6 +6,7 @@ therefore decide alike everywhere.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import numpy as np
 
 from farandole.comm import world
 from farandole.comm.collectives import Sum, allreduce, broadcast_object
-from farandole.errors import TrainingError
+from farandole.errors import MismatchError, TrainingError
 from farandole.optim.scaling import warmup_factor
 from farandole.train.batches import EvaluationBatches, TrainingBatches
 from farandole.train.plan import Plan
@@ -140,7 +141,11 @@ def _named(part: str, metrics: dict[str, float]) -> dict[str, float]:
 
 
 class StopWhenNotFinite(keras.callbacks.Callback):
-    """Ends the run in the step in which a rank's loss is no number."""
+    """Ends the run, on all ranks, in the step in which the loss of one is no number, or in the epoch after which it is none.
+
+    The loss of a step is that of the weights before it: what its gradients do to them shows in the next one, or, after
+    the last, in validation. Comes after `Epochs`, whose metrics are those of all ranks.
+    """
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -154,12 +159,36 @@ class StopWhenNotFinite(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         loss = float((logs or {}).get("loss", 0.0))
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"[rank {world.rank()}/{world.size()}] the loss is {loss} in step {batch // self._plan.passes + 1} of epoch "
-                f"{self._epoch + 1}, at a rate of {self._plan.rate:g}. Use a smaller learning_rate, --lr-scaling none or "
-                f"sqrt, or --warmup-epochs 1. {self.last_good()}".rstrip()
-            )
+        if math.isfinite(loss):
+            return
+        if world.size() > 1:
+            if batch + 1 == self._plan.steps * self._plan.passes:
+                return  # the others have no step left in which to hear of it; the epoch's metrics tell all ranks
+            self._tell_others()
+        self._stop(f"the loss is {loss} in step {batch // self._plan.passes + 1} of epoch {self._epoch + 1}")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        found = logs or {}
+        if not math.isfinite(loss := found.get("loss", 0.0)):
+            self._stop(f"the loss is {loss} in the last step of epoch {epoch + 1}")
+        for part, data in (("val", "validation"), ("test", "test")):
+            self.check(data, found.get(f"{part}_loss", 0.0), f"after epoch {epoch + 1}")
+
+    def check(self, data: str, loss: float, when: str) -> None:
+        """Of validation or test data: it may be infinite while training still goes well, but not be no number."""
+        if math.isnan(loss):
+            self._stop(f"the loss on {data} data is {loss} {when}")
+
+    def _tell_others(self) -> None:
+        """Take part in their next step as one that has ended: they raise, too, where they would wait for this rank."""
+        with contextlib.suppress(MismatchError):  # which says on this rank that they had not ended
+            self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+
+    def _stop(self, what: str) -> None:
+        raise TrainingError(
+            f"[rank {world.rank()}/{world.size()}] {what}, at a rate of {self._plan.rate:g}. Use a smaller learning_rate, "
+            f"--lr-scaling none or sqrt, or --warmup-epochs 1. {self.last_good()}".rstrip()
+        )
 
 
 class WarmUp(keras.callbacks.Callback):
@@ -186,10 +215,14 @@ class WarmUp(keras.callbacks.Callback):
 class Timeout(keras.callbacks.Callback):
     """Ends training with the epoch in which rank 0's time is up."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, note: Callable[[str], None]) -> None:
         super().__init__()
+        self._seconds, self._note = seconds, note
         self._ends = time.perf_counter() + seconds
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if broadcast_object(time.perf_counter() > self._ends, 0, name="timeout"):
-            self.model.stop_training = True
+        if not broadcast_object(time.perf_counter() > self._ends, 0, name="timeout"):
+            return
+        self.model.stop_training = True
+        if epoch + 1 < self.params["epochs"]:
+            self._note(f"timeout={self._seconds:g}: training ended after {epoch + 1} of {self.params['epochs']} epochs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from farandole.train.cgroup import granted_bytes
 from farandole.train.optimizer import SLOTS
 from farandole.train.plan import Plan
 
-__all__ = ["available_bytes", "check_memory", "estimated_bytes", "weights_within"]
+__all__ = ["available_bytes", "check_memory", "estimated_bytes", "largest_batch", "weights_within"]
 
 _NO_LIMIT = 1 << 62
 
@@ -42,19 +42,25 @@ def weights_within(share: int) -> Iterator[None]:
         keras.layers.Layer.add_weight = add_weight
 
 
-def estimated_bytes(model: Any, optimizer: str, plan: Plan) -> int:
+def estimated_bytes(model: Any, optimizer: str, plan: Plan, local_batch: int | None = None) -> int:
     """Of one rank, beside the data: weights, gradients, the optimizer's copies, and a batch on its way forth and back."""
     copies = 2 + SLOTS[optimizer] + (plan.passes > 1)
     outputs = sum(math.prod(layer.output.shape[1:]) for layer in model.layers)
-    return 4 * (int(model.count_params()) * copies + 2 * plan.local_batch * int(outputs))
+    return 4 * (int(model.count_params()) * copies + 2 * (local_batch or plan.local_batch) * int(outputs))
 
 
-def check_memory(needed: int, share: int) -> None:
-    """Refuse what cannot fit into a rank's share of what was free before its weights were made."""
+def largest_batch(share: int, needed: Callable[[int], int], most: int) -> int:
+    """The largest batch_size below `most` for which no more than `share` bytes are needed; 0 where none is small enough."""
+    return next((batch for batch in range(most - 1, 0, -1) if needed(batch) <= share), 0)
+
+
+def check_memory(needed: int, share: int, largest: Callable[[], int] = lambda: 0) -> None:
+    """Refuse what cannot fit into a rank's share of what was free before its weights were made; `largest` batch_size does."""
     if needed > share:
+        batch = f"a batch_size of at most {fits}, " if (fits := largest()) else ""
         raise SettingsError(
             f"about {needed / 2**30:.1f} GiB a rank cannot fit: {share / 2**30:.1f} GiB are free for each rank of the node. "
-            "Use fewer ranks on a node, a smaller batch_size, or an optimizer with fewer copies of the weights (sgd has none)."
+            f"Use fewer ranks on a node, {batch}or an optimizer with fewer copies of the weights (sgd has none)."
         )
 
 

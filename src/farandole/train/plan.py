@@ -98,9 +98,10 @@ def advice(settings: RunSettings, plan: Plan) -> str | None:
     known = benchmark(settings.benchmark)
     if plan.parallel == "epochs" and plan.ranks > 1 and plan.epochs < known.enough_epochs:
         most = max(1, settings.parameters.epochs // known.enough_epochs)
+        fewer = f"Use at most {most} rank{'s' * (most > 1)}, more epochs, or --weak."
         return (
             f"{plan.epochs} epochs a rank: below {known.enough_epochs} the papers found {settings.benchmark} to lose "
-            f"accuracy. Use at most {most} rank{'s' * (most > 1)}, more epochs, or --weak."
+            f"accuracy. {'Use more epochs.' if settings.work == 'weak' else fewer}"
         )
     return None
 

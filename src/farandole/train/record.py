@@ -12,12 +12,15 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farandole import __version__
 from farandole.benchmarks import benchmark
 from farandole.train.session import Result
 from farandole.train.settings import RunSettings
+
+if TYPE_CHECKING:
+    from farandole.data.make.manifest import Manifest
 
 __all__ = ["PHASES", "column_names", "make_record", "write_history", "write_record"]
 
@@ -25,8 +28,10 @@ SCHEMA = 1
 PHASES = ("start", "load", "preprocess", "build", "broadcast", "train", "evaluate", "save")
 
 
-def make_record(settings: RunSettings, result: Result, *, started_s: float, machine: dict[str, Any]) -> dict[str, Any]:
-    """Everything known of a run, in plain values; `machine` as it was when the run began."""
+def make_record(
+    settings: RunSettings, result: Result, *, started_s: float, machine: dict[str, Any], made: Manifest | None
+) -> dict[str, Any]:
+    """Everything known of a run, in plain values; `machine` as it was when the run began, `made` what its files are, if made."""
     plan, first = result.plan, result.ranks[0]
     return {
         "schema": SCHEMA,
@@ -38,7 +43,8 @@ def make_record(settings: RunSettings, result: Result, *, started_s: float, mach
         "trained_as": plan.ranks,
         "started": datetime.fromtimestamp(started_s, UTC).isoformat(timespec="seconds"),
         "settings": settings.as_flat(),
-        "seeds": {"weights, orders, dropout": settings.parameters.rng_seed, "made data": 0},
+        "seeds": {"weights, orders, dropout": settings.parameters.rng_seed, "made data": None if made is None else made.seed},
+        "made_data": None if made is None else made.describe(),
         "plan": dataclasses.asdict(plan) | {"global_batch": plan.global_batch},
         "notes": result.notes,
         "checkpoints": result.checkpoints,

@@ -49,6 +49,7 @@ def run_here(
     data: TrainingData | None = None,
 ) -> dict[str, Any]:
     """The run's record, on every rank; rank 0 writes the files and tells of it. Collective: every rank calls it."""
+    from farandole.data.make.manifest import made_set
     from farandole.observe.environment import environment
     from farandole.train.progress import Teller
     from farandole.train.record import make_record, write_history, write_record
@@ -69,7 +70,8 @@ def run_here(
         (folder / "run.json").unlink(missing_ok=True)  # it is of a finished run
     teller = Teller(stream, None if folder is None else folder / LOG) if is_first() else Teller(None)
     result = run_on_rank(settings, teller, began=began, data=data)
-    record = make_record(settings, result, started_s=started_s, machine=machine) | {
+    made = made_set(settings.data_folder, settings.benchmark) if data is None else None
+    record = make_record(settings, result, started_s=started_s, machine=machine, made=made) | {
         "files": None if folder is None else _files(folder)
     }
     if folder is not None:

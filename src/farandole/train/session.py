@@ -20,8 +20,9 @@ import numpy as np
 from farandole.benchmarks import benchmark
 from farandole.benchmarks.samples import TrainingData
 from farandole.data.candle.tables import reading_with
-from farandole.errors import FarandoleError, SettingsError, TrainingError
+from farandole.errors import FarandoleError, MismatchError, SettingsError, TrainingError
 from farandole.observe.phases import PhaseTimes, phase, recorded
+from farandole.optim.scaling import scaled_batch
 from farandole.train.checkpointing import RunCheckpoints
 from farandole.train.plan import Plan, advice, make_plan
 from farandole.train.progress import Teller
@@ -129,6 +130,7 @@ class _Session:
         self._rank, self._size, self._local_size = world.rank(), world.size(), world.local_size()
         self._notes: list[str] = []
         self._checkpoints: RunCheckpoints | None = None
+        self._watch: Any = None
         self._estimated_bytes = 0
 
     def run(self, given: TrainingData | None) -> Result:
@@ -162,7 +164,13 @@ class _Session:
         import keras
 
         from farandole.comm.collectives import allgather_object
-        from farandole.train.memory import available_bytes, check_memory, estimated_bytes, weights_within
+        from farandole.train.memory import (
+            available_bytes,
+            check_memory,
+            estimated_bytes,
+            largest_batch,
+            weights_within,
+        )
         from farandole.train.optimizer import compile_model
         from farandole.train.seeds import spread_seeds
 
@@ -173,7 +181,12 @@ class _Session:
         with weights_within(share):
             model = self._known.build(parameters, data)
         self._estimated_bytes = estimated_bytes(model, parameters.optimizer, plan)
-        check_memory(self._estimated_bytes, share)
+
+        def needed(batch_size: int) -> int:
+            batch = scaled_batch(batch_size, plan.ranks, self._settings.batch_scaling)
+            return estimated_bytes(model, parameters.optimizer, plan, batch)
+
+        check_memory(self._estimated_bytes, share, lambda: largest_batch(share, needed, parameters.batch_size))
         spread_seeds(model, self._rank, self._size)
         try:
             loss = keras.losses.get(self._known.loss(parameters))
@@ -211,8 +224,8 @@ class _Session:
         epochs = Epochs(
             batches, validation, self._test_shares(data, plan), lambda record: self._teller.epoch(plan, record)
         )
-        watch = StopWhenNotFinite(plan)
-        callbacks: list[Any] = [watch, epochs]
+        watch = self._watch = StopWhenNotFinite(plan)
+        callbacks: list[Any] = [epochs, watch]
         if parameters.reduce_lr:
             callbacks.append(keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, patience=10, min_delta=1e-4))
         knowing, first = callbacks[2:], 0
@@ -228,14 +241,19 @@ class _Session:
         self._teller.begin(first)
         # After the checkpoints: for them, training has not ended.
         if parameters.timeout > 0:
-            callbacks.append(Timeout(parameters.timeout))
-        model.fit(batches, epochs=plan.epochs, initial_epoch=first, shuffle=False, verbose=0, callbacks=callbacks)
+            callbacks.append(Timeout(parameters.timeout, self._note))
+        try:
+            model.fit(batches, epochs=plan.epochs, initial_epoch=first, shuffle=False, verbose=0, callbacks=callbacks)
+        except MismatchError as error:  # all ranks have the same steps: one has left them
+            raise TrainingError(f"[rank {self._rank}/{self._size}] the loss of another rank is no number: {error}") from error
         return epochs
 
     def _evaluate(self, model: Any, data: TrainingData, plan: Plan) -> dict[str, float]:
         from farandole.train.callbacks import evaluated
 
-        return evaluated(model, self._shares(data.test, plan, self._settings.parameters.test_steps))
+        found = evaluated(model, self._shares(data.test, plan, self._settings.parameters.test_steps))
+        self._watch.check("test", found["loss"], "after training")
+        return found
 
     def _test_shares(self, data: TrainingData, plan: Plan) -> Any:
         """None where validation is on the same data, and as much of it."""
@@ -336,11 +354,15 @@ def make_missing_data(settings: RunSettings) -> None:
     from farandole.errors import DataError
 
     folder = settings.data_folder
-    if not settings.makes_data:
-        find(settings.benchmark, folder)
-        return
     try:
-        find(settings.benchmark, folder)
-    except DataError:
+        find(settings.benchmark, folder, benchmark(settings.benchmark).roles(settings.parameters))
+        return
+    except DataError as error:
+        if not settings.makes_data:
+            raise
+        missing = error
+    try:
         make(settings.benchmark, folder, preset=settings.preset, progress=sys.stderr.isatty())
-        print(f"farandole: {folder} had no files of {settings.benchmark}: made synthetic ones", file=sys.stderr, flush=True)
+    except SettingsError:  # files are there that are not made like these: a run replaces none
+        raise missing from None
+    print(f"farandole: {folder} had no files of {settings.benchmark}: made synthetic ones", file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
 from farandole.train.checkpointing import FOLDER, RESUME, kept, parsed_when
 
-__all__ = ["FRAMEWORKS", "LOADERS", "PARALLEL", "PRESETS", "WORK", "RunSettings"]
+__all__ = ["FILES", "FRAMEWORKS", "LOADERS", "PARALLEL", "PRESETS", "WORK", "RunSettings", "plain_values"]
 
 PRESETS = ("demo", "test", "paper")
 FRAMEWORKS = ("torch", "tensorflow", "jax")
@@ -103,11 +103,7 @@ class RunSettings:
         if preset not in PRESETS:
             raise SettingsError(f"preset={preset!r} is unknown. Use one of {', '.join(PRESETS)}.")
         of_run, of_model = _settings_kinds(), kinds(known.parameters)
-        names = {*of_run, *of_model, "config_file", *_FILES}
-        values = translated(given, names, "settings")
-        file = values.pop("config_file", None)
-        values = (read_config_file(file, names) if file else {}) | values
-        _check_files(known.name, values)
+        values = plain_values(given)
         if "checkpoint_keep" in values or values.get("resume", "off") != "off":
             values.setdefault("checkpoint_every", "1")  # whoever says which stay wants them, as with the other settings
         model = {name: value for name, value in values.items() if name in of_model}
@@ -116,7 +112,7 @@ class RunSettings:
             for name, v in values.items()
             if name in of_run
         }
-        return cls(**run, parameters=parameters_from(known.parameters, dict(known.presets[preset]) | model))
+        return cls(**run, parameters=parameters_from(known.parameters, known.preset(preset, model) | model))
 
     def as_flat(self) -> dict[str, Any]:
         """What `from_flat` takes, in plain values."""
@@ -138,13 +134,27 @@ class RunSettings:
         return self.data_dir or Path("out", "data", f"{self.benchmark}-{self.preset}")
 
 
-_FILES = ("train_data", "test_data")
+FILES = ("train_data", "test_data")
+"""Names of CANDLE's that are compared with those of the files here, and say nothing else."""
+
+
+def plain_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What `from_flat` takes, under the names of the fields here; those of `config_file` below the others."""
+    known = benchmark(str(given.get("benchmark", "")))
+    names = {*_settings_kinds(), *kinds(known.parameters), "config_file", *FILES}
+    values = translated(given, names, "settings")
+    file = values.pop("config_file", None)
+    values = (read_config_file(file, names) if file else {}) | values
+    _check_files(known.name, values)
+    if type(values.get("checkpoint_every")) is int:  # of epochs, where it need not be text
+        values["checkpoint_every"] = str(values["checkpoint_every"])
+    return {name: value for name, value in values.items() if name not in FILES}
 
 
 def _check_files(name: str, values: Mapping[str, Any]) -> None:
     """CANDLE's files go by fixed names here, in a folder of the user's choice: others are not passed over in silence."""
     there = [file.name for file in files_of(name).files.values()]
-    for option in _FILES:
+    for option in FILES:
         if option in values and values[option] not in there:
             raise SettingsError(
                 f"{option}={values[option]!r}: {name} reads {', '.join(there)}. Put them into one folder and type --data-dir DIR."

@@ -1,6 +1,7 @@
 """P1B3: what its batches hold equals the merge of its tables, and what is wrong with a file of one's own."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,8 @@ from farandole.benchmarks import benchmark
 from farandole.data.candle import p1b3
 from farandole.data.candle.p1b3 import P1B3Data, P1B3Settings
 from farandole.errors import DataError, SettingsError
+from farandole.train.session import make_missing_data
+from farandole.train.settings import RunSettings
 
 CELLS = [f"BR.CELL-{number}" for number in range(14)]
 DRUGS = list(range(100, 160))
@@ -310,3 +313,32 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, frames, role, change, messa
 def test_settings_that_cannot_work_are_refused(settings, message):
     with pytest.raises(SettingsError, match=message):
         P1B3Settings(**settings)
+
+
+def test_files_that_no_chosen_feature_needs_may_be_missing(folder: Path, frames: dict[str, pd.DataFrame]) -> None:
+    for role in ("mirna", "proteome", "kinome", "latent"):
+        (folder / NAMES[role]).unlink()
+    assert_same_samples(p1b3.load(folder, UNSCALED, cache=False), merged(frames))
+    wanted = P1B3Settings(cell_features=["proteome"])
+    with pytest.raises(DataError, match=r"needs P1B3_cellline_proteome\.tsv, P1B3_cellline_kinome\.tsv in"):
+        p1b3.load(folder, wanted, cache=False)
+
+
+@pytest.mark.parametrize("given", [{}, {"preset": "paper", "make_data": True}])
+def test_no_file_is_made_among_real_ones(folder: Path, given: dict[str, Any]) -> None:
+    settings = RunSettings.from_flat({"benchmark": "p1b3", "data_dir": str(folder), **given})
+    make_missing_data(settings)
+    (folder / NAMES["expressions"]).unlink()
+    there = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    with pytest.raises(DataError, match=r"needs P1B3_cellline_expressions\.tsv .* Copy it there") as raised:
+        make_missing_data(settings)
+    assert "--force" not in str(raised.value)
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == there
+
+
+def test_a_file_of_a_made_set_is_made_again(tmp_path: Path) -> None:
+    settings = RunSettings.from_flat({"benchmark": "nt3", "preset": "test", "data_dir": str(tmp_path)})
+    make_missing_data(settings)
+    (tmp_path / "nt_test2.csv").unlink()
+    make_missing_data(settings)
+    assert (tmp_path / "nt_test2.csv").is_file()

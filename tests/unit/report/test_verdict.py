@@ -123,6 +123,15 @@ def test_a_single_run(tmp_path: Path) -> None:
     assert "test accuracy 0.981; power not known." in verdict
 
 
+def test_a_run_that_a_timeout_has_ended_trained_for_the_epochs_it_has_done(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, trace=False)
+    record = json.loads((folder / "run.json").read_text())
+    record["plan"]["epochs"], record["epochs"] = 384, record["epochs"][:3]
+    (folder / "run.json").write_text(json.dumps(record))
+    (verdict,) = content_of(read_folder(folder), None).verdicts
+    assert verdict.startswith("4 ranks trained for 3 epochs in ")
+
+
 def test_a_comparison_says_what_changed_and_claims_no_modelled_saving(tmp_path: Path) -> None:
     make_study(tmp_path / "fast", Shape(repeats=1, trace=False, cores=64))
     found = content(tmp_path / "pandas", tmp_path / "fast", loaders=("pandas",))

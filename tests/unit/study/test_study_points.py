@@ -11,7 +11,7 @@ from farandole.study.estimate import Estimate
 from farandole.study.folder import StudyFolder
 from farandole.study.options import _check_nodes
 from farandole.study.pointrun import PointRunner, command_words, marks_of
-from farandole.study.points import expand
+from farandole.study.points import Point, expand
 from farandole.study.settings import StudySettings, read_toml
 from farandole.train.command import _values
 from farandole.train.settings import RunSettings
@@ -55,12 +55,62 @@ def test_the_run_gets_exactly_these_settings() -> None:
     assert (parameters["conv"], parameters["learning_rate"], str(run.data_dir)) == ([4, 5, 1], 0.5, "d")
 
 
+def test_names_that_a_run_takes_for_others() -> None:
+    (point,) = study(axes={"ranks": [1]}, settings={"drop": 0.2, "ckpt_save_interval": 5, "ckpt_save_best": True}).points()
+    assert point.settings["dropout"] == 0.2 and "drop" not in point.settings
+    assert (point.settings["checkpoint_every"], point.settings["checkpoint_best"]) == ("5", "val_loss")
+    one, two = study(benchmark="p1b2", axes={"ranks": [1], "penalty": [0.1, 0.2]}).points()
+    assert (one.settings["reg_l2"], two.settings["reg_l2"]) == (0.1, 0.2)
+    (plain,) = study(axes={"ranks": [1]}, settings={"checkpoint_every": 2}).points()
+    assert plain.settings["checkpoint_every"] == "2"
+
+
+def test_a_config_file_is_what_is_in_it(tmp_path: Path) -> None:
+    file = tmp_path / "model.txt"
+    file.write_text("[Global_Params]\ndrop = 0.3\nbatch_size = 40\ntrain_data = 'nt_train2.csv'\nsave_path = 'x'\nverbose = 1\n")
+    (point,) = study(axes={"ranks": [1]}, settings={"config_file": str(file), "batch_size": 10}).points()
+    assert (point.settings["dropout"], point.settings["batch_size"]) == (0.3, 10)
+    assert not {"config_file", "train_data", "output_dir", "verbose"} & {*point.settings}
+    words = command_words(point.settings, Path("points/x"))
+    run = RunSettings.from_flat(_values(vars(_parser().parse_args(words[words.index("run") :]))))
+    assert run.parameters.dropout == 0.3 and run.parameters.batch_size == 10
+
+
+def test_no_rate_is_the_optimizer_s_and_not_the_preset_s() -> None:
+    (point,) = study(axes={"ranks": [1]}, settings={"rate": None}).points()
+    words = command_words(point.settings, Path("points/x"))
+    run = RunSettings.from_flat(_values(vars(_parser().parse_args(words[words.index("run") :]))))
+    assert point.settings["rate"] is None and run.parameters.learning_rate is None
+
+
 def test_as_many_ranks_emulate_others_as_divide_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farandole.study.points.usable_cores", lambda: 4)
     found = study(axes={"emulate_ranks": [1, 2, 8]}, settings={"ranks": "auto"}).points()
     assert [point.settings["ranks"] for point in found] == [1, 2, 4]
     with pytest.raises(SettingsError, match="whole numbers from 1"):
         study(kind="batch", axes={"batch_size": [1]}, settings={"ranks": "auto"}).points()
+
+
+def auto(monkeypatch: pytest.MonkeyPatch, cores: int) -> list[Point]:
+    monkeypatch.setattr("farandole.study.points.usable_cores", lambda: cores)
+    return study(axes={"emulate_ranks": [2, 8]}, settings={"ranks": "auto"}).points()
+
+
+def test_another_machine_s_cores_make_no_other_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = auto(monkeypatch, 1), auto(monkeypatch, 8)
+    assert [point.key for point in few] == [point.key for point in many]
+    assert [point.settings["ranks"] for point in (*few, *many)] == [1, 1, 2, 8]
+    assert few[0].key != study(axes={"emulate_ranks": [2]}, settings={"ranks": 1}).points()[0].key, "asked for by number"
+
+
+def test_results_from_before_auto_was_a_key_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = StudyFolder(tmp_path)
+    assert [point.key for point in folder.recognised(auto(monkeypatch, 4))] == [point.key for point in auto(monkeypatch, 4)]
+    before = [Point(settings=point.settings) for point in auto(monkeypatch, 2)]
+    folder.write_plan({"kind": "strong", "points": [point.as_dict() for point in before]})
+    assert [point.key for point in folder.recognised(auto(monkeypatch, 4))] == [point.key for point in before]
+    by_number = study(axes={"emulate_ranks": [2]}, settings={"ranks": 1}).points()
+    assert folder.recognised(by_number) == by_number
 
 
 def test_several_nodes_are_reached_through_the_launcher() -> None:
@@ -143,6 +193,11 @@ def test_a_program_of_the_user_s() -> None:
         ({"benchmark": "", "command": "x", "axes": {"ranks": [1], "seed": [1, 2]}}, "does not use seed: .*Put {seed} where"),
         ({"axes": {"ranks": [3]}}, "3 ranks.*16 epochs do not divide"),
         ({"settings": {"epoch": 1}}, "unknown.*epochs"),
+        ({"settings": {"verbose": 1}}, "verbose: .* changes nothing of a run. Leave it out"),
+        ({"settings": {"train_data": "nt_train2.csv"}}, "train_data: .* Leave it out"),
+        ({"settings": {"save_path": "x"}}, "output_dir: not to be given"),
+        ({"settings": {"drop": 0.1}, "axes": {"ranks": [1], "dropout": [0.1]}}, "dropout: fixed and varied at once"),
+        ({"settings": {"config_file": "absent.txt"}}, "absent.txt is no config file"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(given: dict[str, Any], said: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from farandole.errors import DataError, SettingsError
+from farandole.errors import DataError, FarandoleError, SettingsError
 from farandole.study.beside import beside
 from farandole.study.cases import Case, cases_of
 from farandole.study.collecting import collect
@@ -140,8 +140,8 @@ def a_run(folder: Path) -> None:
         "benchmark": "p1b3", "seconds": {**seconds, "total": {"ranks": [10.0, 12.0], "max": 12.0}},
         "epoch_s": {"median": 0.5}, "step_s": {"median": 0.1}, "samples_per_s": 100.0,
         "communication": {"bytes": [8, 8], "seconds": [1.0, 2.0], "exposed_s": [0.5, 0.7]},
-        "final": {"train": {"loss": 1.0, "r2": 0.5}, "test": {"loss": 2.0, "r2": 0.4}},
-        "plan": {"global_batch": 20, "local_batch": 10, "epochs": 2, "samples_per_epoch": 50},
+        "final": {"train": {"loss": 1.0, "r2": 0.5, "accuracy": 0.7}, "test": {"loss": 2.0, "r2": 0.4, "accuracy": 0.6}},
+        "plan": {"global_batch": 20, "local_batch": 10, "epochs": 384, "samples_per_epoch": 50},
         "epochs": [{}, {}], "parameters": 7, "memory": {"peak_bytes": [5, 6]}, "hosts": ["a", "a"],
     }  # fmt: skip
     folder.mkdir(parents=True)
@@ -155,7 +155,8 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     expected = {
         "total_s": 12.0, "load_s": 2.0, "train_s": 2.0, "comm_s": 1.5, "exposed_s": 0.6, "peak_bytes": 6,
         "test_accuracy": 0.4, "metric": "r2", "energy_per_sample_j": 3.0, "edp_js": 3600.0, "parameters": 7,
-        "power_provenance": "measured-node",
+        "power_provenance": "measured-node", "sign_accuracy": 0.7, "test_sign_accuracy": 0.6,
+        "epochs": 2,
     }  # fmt: skip
     assert {name: found.values[name] for name in expected} == pytest.approx(expected)
     assert {*FIGURES} <= {*found.values}
@@ -200,8 +201,9 @@ def test_figures_of_the_wrong_type_fail_the_point_alone(tmp_path: Path, told: di
     assert found["status"] == "failed" and "expected" in found["reason"]
 
 
-def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = StudyFolder(tmp_path)
+def job_with_sacct(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, joules: int) -> Path:
+    """A job that has ended, and a Slurm that knows its joules; the program to change that."""
+    tmp_path = folder.path
     made = result(2, 5.0, run="points/x", started="2026", wall_s=10.0, reasons={}, job={"system": "slurm", "id": "7"})
     plan = {"kind": "strong", "title": "t", "benchmark": "nt3", "preset": None, "fixed": {}}
     folder.write_plan({**plan, "points": [{name: made[name] for name in ("key", "settings", "repeat")}]})
@@ -209,13 +211,39 @@ def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypa
     (tmp_path / "points" / "x" / "result.json").write_text(json.dumps(made))
     sacct = tmp_path / "bin" / "sacct"
     sacct.parent.mkdir()
-    sacct.write_text("#!/bin/sh\necho $@ | grep -q -- --jobs=7 && echo 640\n")
+    sacct.write_text(f"#!/bin/sh\necho $@ | grep -q -- --jobs=7 && echo {joules}\n")
     sacct.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sacct.parent}:{os.environ['PATH']}")
-    assert (collect(folder), collect(folder)) == (1, 0)
+    return sacct
+
+
+def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = StudyFolder(tmp_path)
+    job_with_sacct(folder, monkeypatch, 640)
+    assert (collect(folder), collect(folder, ask_again=True)) == (1, 0)
     (found,) = folder.results()
     assert [found["figures"][name] for name in ("energy_j", "power_w", "edp_js")] == [640.0, 64.0, 6400.0]
     assert found["figures"]["power_provenance"] == "measured-node" and found["marks"] == ["energy from sacct"]
+
+
+def test_joules_that_slurm_adds_up_later_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = StudyFolder(tmp_path)
+    sacct = job_with_sacct(folder, monkeypatch, 0)
+    assert collect(folder) == 1
+    sacct.write_text(sacct.read_text().replace("echo 0", "echo 640"))
+    assert collect(folder, ask_again=True) == 0
+    (found,) = folder.last_results().values()
+    assert found["figures"]["energy_j"] == 640.0 and "energy from sacct" in found["marks"]
+
+
+def test_a_timeline_that_cannot_be_merged_fails_its_point_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def merge(run: Path) -> None:
+        raise FarandoleError("the parts are of two runs")
+
+    monkeypatch.setattr("farandole.study.pointrun.merge_watched", merge)
+    runner = PointRunner(folder=StudyFolder(tmp_path), kind="strong", power=False)
+    told = runner.run(Point(settings={"command": "true {ranks}", "ranks": 1, "nodes": 1}))
+    assert (told["status"], told["reason"]) == ("failed", "the parts are of two runs")
 
 
 def test_the_papers_tables() -> None:
@@ -291,3 +319,26 @@ def test_cases_meet_though_theirs_differ_in_what_ours_never_had(tmp_path: Path) 
     met = [row for row in rows if row.startswith("|") and row.endswith("| 0.9 |")]
     assert len(met) == 2 and not any("| - |" in row for row in met)
     assert any("theirs differ in" in row and "loader" in row for row in rows)
+
+
+def p1b3_study(folder: Path, **figures: Any) -> Path:
+    told = {"accuracy": 0.12, "test_accuracy": 0.1, "metric": "r2", **figures}
+    made = result(1, 1.0, settings={"benchmark": "p1b3", "emulate_ranks": 48, "batch_scaling": "cbrt"}, figures=told)
+    plan = {"kind": "strong", "title": "t", "benchmark": "p1b3", "preset": None, "command": "farandole study x", "fixed": {}}
+    study = StudyFolder(folder)
+    study.write_plan({**plan, "points": [{name: made[name] for name in ("key", "settings", "repeat")}]})
+    study.append(made)
+    return folder
+
+
+def test_p1b3_s_accuracy_is_beside_the_paper_s_and_its_r2_is_not(tmp_path: Path) -> None:
+    head, _, *rows = beside(p1b3_study(tmp_path / "ours", sign_accuracy=0.64), "summit-2019-p1b3", ["sign_accuracy", "accuracy"]).splitlines()
+    assert head == "| ranks | sign_accuracy, theirs | sign_accuracy, ours | accuracy, theirs | accuracy (r2), ours |"
+    assert rows[0] == "| 48 | 0.6579 | 0.64 | - | 0.12 |"
+
+
+def test_measures_that_differ_are_not_put_beside_each_other(tmp_path: Path) -> None:
+    ours = p1b3_study(tmp_path / "ours")
+    with pytest.raises(SettingsError, match=r"accuracy is r2 in ours and accuracy in theirs.*sign_accuracy"):
+        beside(ours, str(p1b3_study(tmp_path / "theirs", metric="accuracy")), ["accuracy"])
+    assert beside(ours, str(p1b3_study(tmp_path / "alike")), ["accuracy"]).startswith("| ranks | accuracy (r2), theirs | accuracy (r2), ours |")

@@ -23,10 +23,12 @@ registered = [keras.saving.get_registered_object(f"farandole>{name}") for name i
 from farandole.benchmarks import benchmark
 from farandole.benchmarks.layers import Conv1D, LocallyConnected1D, convolution_and_pool
 from farandole.benchmarks.metrics import R2, Correlation, SignAccuracy
+from farandole.benchmarks.parameters import ACTIVATIONS
 from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.errors import SettingsError
-from farandole.train.callbacks import WarmUp
-from farandole.train.memory import check_memory, estimated_bytes, weights_within
+from farandole.train import callbacks
+from farandole.train.callbacks import Timeout, WarmUp
+from farandole.train.memory import check_memory, estimated_bytes, largest_batch, weights_within
 from farandole.train.plan import Plan
 
 def built(name, features, classes=0, compiled=False, **given):
@@ -121,6 +123,7 @@ found["saved"] = {
 plan = Plan(ranks=2, passes=1, parallel="steps", epochs=1, steps=1, local_batch=10, rate=0.1, samples_per_epoch=20)
 small = keras.Sequential([keras.Input((30,)), keras.layers.Dense(20), keras.layers.Dense(1)])
 found["all registered"] = None not in registered
+found["activations"] = [keras.activations.get(name)(np.zeros((2, 3), "float32")).shape == (2, 3) for name in ACTIVATIONS]
 found["estimates"] = [estimated_bytes(small, name, plan) for name in ("sgd", "adam")]
 
 warmup, found["warm-up"] = WarmUp(plan, 1, "sqrt"), []
@@ -130,6 +133,16 @@ for epoch in (0, 1):
     warmup.on_epoch_begin(epoch)
     warmup.on_train_batch_begin(0)
     found["warm-up"].append(float(small.optimizer.learning_rate))
+
+callbacks.broadcast_object = lambda value, root, name: value
+found["timeout"], notes = [], []
+for seconds, epochs in ((-1, 4), (-1, 2), (1000, 4)):
+    timeout = Timeout(seconds, notes.append)
+    timeout.set_model(small), timeout.set_params({"epochs": epochs})
+    small.stop_training = False
+    timeout.on_epoch_end(1)
+    found["timeout"].append([small.stop_training, *notes])
+    notes.clear()
 
 def refused(action):
     try:
@@ -142,7 +155,9 @@ def too_wide():
     with weights_within(2**34):
         parameters("nt3", 60483, 2, dense=(20_000_000,))
 
-found["refused"] = [refused(too_wide), refused(lambda: check_memory(3 * 2**30, 2**30))]
+found["refused"] = [refused(too_wide), refused(lambda: check_memory(3 * 2**30, 2**30)), refused(lambda: check_memory(3 * 2**30, 2**30, lambda: 17))]
+needed = lambda batch: estimated_bytes(small, "sgd", plan, batch)
+found["largest"] = [largest_batch(needed(7), needed, 10), largest_batch(needed(7) - 1, needed, 10), largest_batch(9, needed, 10)]
 with weights_within(2**34):
     found["within"] = parameters("nt3", 60483, 2)
 print(json.dumps(found))
@@ -189,6 +204,10 @@ def test_metrics_over_several_batches(found: dict[str, Any], metric: str) -> Non
     assert found[metric] == pytest.approx(found["expected"][metric], abs=1e-5)
 
 
+def test_keras_has_every_activation_that_is_allowed(found: dict[str, Any]) -> None:
+    assert all(found["activations"])
+
+
 def test_memory_is_estimated(found: dict[str, Any]) -> None:
     weights, outputs = 30 * 20 + 20 + 20 + 1, 20 + 1
     # The weights, their gradients and what Adam keeps; a batch's outputs and their gradients.
@@ -199,10 +218,17 @@ def test_warm_up_begins_with_the_rate_of_one_rank(found: dict[str, Any]) -> None
     assert found["warm-up"] == pytest.approx([0.1 / 2**0.5, 0.1])
 
 
+def test_a_timeout_that_ends_training_leaves_a_note(found: dict[str, Any]) -> None:
+    ended = [True, "timeout=-1: training ended after 2 of 4 epochs"]
+    assert found["timeout"] == [ended, [True], [False]], "in the last epoch nothing is cut off"
+
+
 def test_what_does_not_fit_is_refused_before_its_weights_are_made(found: dict[str, Any]) -> None:
-    weights, training = found["refused"]
+    weights, training, batch = found["refused"]
     assert "up to 773,760 x 20,000,000 of layer dense" in weights and "16.0 GiB are free" in weights
     assert training.startswith("about 3.0 GiB a rank cannot fit: 1.0 GiB are free")
+    assert "batch_size" not in training and "Use fewer ranks on a node, a batch_size of at most 17, or an optimizer" in batch
+    assert found["largest"] == [7, 6, 0]
     assert found["within"] == PARAMETERS["nt3"]
 
 

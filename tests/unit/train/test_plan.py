@@ -69,6 +69,8 @@ def test_what_cannot_be_shared_is_refused_with_what_can(size: int, given: dict[s
 def test_too_few_epochs_a_rank_are_pointed_out() -> None:
     assert advice(settings(), plan(48)) is None
     assert "at most 48 ranks" in (advice(settings(), plan(96)) or "")
+    weak = settings(work="weak", epochs=2)
+    assert (advice(weak, make_plan(weak, ROWS, 4)) or "").endswith("accuracy. Use more epochs."), "fewer ranks would do as few"
 
 
 def epoch(found: Plan, rank: int, number: int = 0, shuffle: bool = True) -> list[Any]:

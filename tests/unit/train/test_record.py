@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from farandole.comm import world
+from farandole.data.make import make
 from farandole.errors import SettingsError
 from farandole.train import record, running, session, supervisors
 from farandole.train.record import write_history, write_record
@@ -27,8 +28,23 @@ def test_the_load_of_the_machine_is_the_one_that_the_run_has_found(monkeypatch: 
     monkeypatch.setattr(os, "getloadavg", lambda: (load[-1],) * 3)
     monkeypatch.setattr(session, "start", lambda *_: None)
     monkeypatch.setattr(session, "run_on_rank", lambda *_, **__: load.append(9.0))
-    monkeypatch.setattr(record, "make_record", lambda *_, started_s, machine: {"machine": machine})
+    monkeypatch.setattr(record, "make_record", lambda *_, machine, **__: {"machine": machine})
     assert running.run_here(RunSettings.from_flat({"benchmark": "nt3"}))["machine"]["load_average"] == [0.1] * 3
+
+
+def test_made_data_is_told_from_real_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    monkeypatch.setattr(session, "start", lambda *_: None)
+    monkeypatch.setattr(session, "run_on_rank", lambda *_, **__: None)
+    monkeypatch.setattr(record, "make_record", lambda *_, made, **__: told.append(made) or {})
+    settings = RunSettings.from_flat({"benchmark": "nt3", "data_dir": str(tmp_path)})
+    running.run_here(settings)
+    made = make("nt3", tmp_path, rows=16, features=60, seed=7)
+    running.run_here(settings)
+    running.run_here(settings, data=object())  # type: ignore[arg-type]
+    (tmp_path / "nt_train2.csv").write_text("0,1\n")
+    running.run_here(settings)
+    assert told == [None, made, None, None], "arrays, and files that were replaced, were not made"
 
 
 def test_epochs_that_do_not_know_every_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

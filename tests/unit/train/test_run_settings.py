@@ -127,15 +127,31 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_config_file(tmp_path / "absent.txt", ())
 
 
-def test_convolutions_replace_p1b3s_dense_layers_unless_both_are_asked_for() -> None:
+@pytest.mark.parametrize(("preset", "dense"), [("paper", (1000, 500, 100, 50)), ("test", (128, 64))])
+def test_convolutions_replace_p1b3s_dense_layers_unless_both_are_asked_for(preset: str, dense: tuple[int, ...]) -> None:
     def of(**given: Any) -> Any:
         return RunSettings.from_flat(
-            {"benchmark": "p1b3", "preset": "paper", "make_data": True, **given}
+            {"benchmark": "p1b3", "preset": preset, "make_data": True, **given}
         ).parameters.dense
 
-    assert of() == (1000, 500, 100, 50)
+    assert of() == of(conv=[]) == dense
     assert of(conv=[10, 10, 5], pool=10) == ()
     assert of(conv=[10, 10, 5], pool=10, dense=[7]) == (7,)
+    with pytest.raises(SettingsError, match=r"pool=\[0\]: expected one width from 1 on"):
+        of(conv=[10, 10, 5], pool=0)
+
+
+@pytest.mark.parametrize("name", ["p1b1", "p1b2", "p1b3"])
+def test_a_wrong_split_goes_by_the_name_that_was_typed(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"^val_split=1\.5: expected a fraction"):
+        RunSettings.from_flat({"benchmark": name, "validation_split": 1.5})
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("option", ["activation", "out_activation"])
+def test_an_unknown_activation_is_refused_before_keras_is_loaded(name: str, option: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^{option}='rlu' is unknown\. Use one of .*relu.*softmax"):
+        RunSettings.from_flat({"benchmark": name, option: "rlu"})
 
 
 def test_the_papers_size_needs_data() -> None:

@@ -13,7 +13,7 @@ through `cell_name`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -188,15 +188,25 @@ def cell_name(name: str) -> str:
     return name.replace(".", ":")
 
 
-def find(name: str, folder: str | Path) -> dict[str, Path]:
-    """The benchmark's files in `folder` by role, made or real."""
+def find(name: str, folder: str | Path, roles: Collection[str] | None = None) -> dict[str, Path]:
+    """The benchmark's files in `folder` by role, made or real: those of `roles`, or all."""
     folder = Path(folder)
-    paths = {role: folder / file.name for role, file in benchmark(name).files.items()}
+    paths = {role: folder / file.name for role, file in benchmark(name).files.items() if roles is None or role in roles}
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:
-        where = folder if folder.is_dir() else f"{folder} (there is no such folder)"
-        raise DataError(
-            f"{name} needs {', '.join(missing)} in {where}. Type: farandole data make {name} --out {folder} "
-            "for synthetic files, or copy the real ones there."
-        )
+        raise DataError(_what_to_do(name, folder, missing, some=len(missing) < len(paths)))
     return paths
+
+
+def _what_to_do(name: str, folder: Path, missing: list[str], *, some: bool) -> str:
+    """Where some files are there, perhaps somebody's own, none is to be made among them."""
+    if some:
+        return (
+            f"{name} needs {', '.join(missing)} in {folder}, beside what is there. Copy it there, or take a folder of synthetic "
+            f"files alone: farandole data make {name} --out DIR"
+        )
+    where = folder if folder.is_dir() else f"{folder} (there is no such folder)"
+    return (
+        f"{name} needs {', '.join(missing)} in {where}. Type: farandole data make {name} --out {folder} "
+        "for synthetic files, or copy the real ones there."
+    )

@@ -29,7 +29,7 @@ from farandole.data.scale import check_scaling, fill_gaps, scale
 from farandole.data.split import batches_of_rank, check_validation, drawn, held_out
 from farandole.errors import DataError, SettingsError
 
-__all__ = ["CELL_FEATURES", "DRUG_FEATURES", "P1B3Data", "P1B3Settings", "load"]
+__all__ = ["CELL_FEATURES", "DRUG_FEATURES", "P1B3Data", "P1B3Settings", "load", "roles"]
 
 # A set of features and the files that make it up.
 CELL_FEATURES = {"expression": ("expressions",), "mirna": ("mirna",), "proteome": ("proteome", "kinome")}
@@ -136,10 +136,17 @@ class P1B3Data:
             yield self.gather(chosen, None if out is None else out[: len(chosen)])
 
 
+def roles(settings: P1B3Settings) -> list[str]:
+    """The files that are read for these features."""
+    cells = [role for name in settings.cell_features for role in CELL_FEATURES[name]]
+    drugs = [role for name in settings.drug_features for role in DRUG_FEATURES[name]]
+    return ["dose_response", *cells, *drugs, "test_celllines", "test_drugs"]
+
+
 def load(folder: str | Path, settings: P1B3Settings | None = None, *, cache: bool | Path = True) -> P1B3Data:
     """P1B3 from the files in `folder`."""
     settings = settings or P1B3Settings()
-    paths = find("p1b3", folder)
+    paths = find("p1b3", folder, roles(settings))
     responses = _Responses.read(paths["dose_response"], cache)
     responses = responses.at(_kept(responses, settings, paths["dose_response"]))
     cells = _features(paths, settings.cell_features, CELL_FEATURES, settings, cache)

@@ -15,7 +15,7 @@ from typing import Any
 from farandole.data.make.write import Written
 from farandole.errors import DataError
 
-__all__ = ["GENERATOR", "MANIFEST", "Manifest", "forget", "recorded", "store", "verify"]
+__all__ = ["GENERATOR", "MANIFEST", "Manifest", "forget", "made_set", "recorded", "store", "verify"]
 
 MANIFEST = "manifest.json"
 GENERATOR = 1
@@ -44,6 +44,10 @@ class Manifest:
     def same_settings(self, other: Manifest) -> bool:
         """Whether both name the same bytes: the preset's name is not part of it, the numbers are."""
         return self._settings() == other._settings()
+
+    def is_complete(self, folder: Path) -> bool:
+        paths = [(folder / file.name, file.bytes) for file in self.files]
+        return all(path.is_file() and path.stat().st_size == size for path, size in paths)
 
     def describe(self) -> str:
         shape = f"{self.rows:,} rows x {self.features:,} features"
@@ -81,6 +85,15 @@ def forget(folder: Path, name: str) -> None:
         sets = recorded(folder)
         if sets.pop(name, None) is not None:
             _replace(folder, sets)
+
+
+def made_set(folder: Path, name: str) -> Manifest | None:
+    """The set that was made there, by its manifest and its files' sizes; None where files are somebody's own."""
+    with contextlib.suppress(DataError):
+        found = recorded(folder).get(name)
+        if found is not None and found.is_complete(folder):
+            return found
+    return None
 
 
 def verify(folder: str | Path) -> list[Manifest]:

@@ -15,7 +15,7 @@ from farandole.data.make.write import write_sheets
 from farandole.data.progress import Progress
 from farandole.errors import DataError, SettingsError
 
-__all__ = ["make"]
+__all__ = ["about_bytes", "make"]
 
 _LARGEST_SEED = 2**63 - 1
 
@@ -42,6 +42,11 @@ def make(
     return made
 
 
+def about_bytes(name: str, preset: str) -> dict[str, int]:
+    """How large each file of a preset would be, by its name."""
+    return {sheet.name: sheet.about_bytes for sheet in _sheets(name, benchmark(name).scaled(preset, None, None), seed=0)}
+
+
 def _manifest(name: str, preset: str, size: Size, seed: int) -> Manifest:
     if not 0 <= seed <= _LARGEST_SEED:
         raise SettingsError(f"seed={seed} is not between 0 and {_LARGEST_SEED}. Type e.g. --seed 1")
@@ -63,7 +68,7 @@ def _kept(chosen: Benchmark, folder: Path, wanted: Manifest, force: bool) -> Man
         return None
     there = recorded(folder).get(chosen.name)
     if there is not None and there.same_settings(wanted):
-        return there if _complete(folder, there) else None
+        return there if there.is_complete(folder) else None
     existing = [file.name for file in chosen.files.values() if (folder / file.name).exists()]
     if there is None and not existing:
         return None
@@ -72,11 +77,6 @@ def _kept(chosen: Benchmark, folder: Path, wanted: Manifest, force: bool) -> Man
         f"{folder} already holds {found}. Asked for: {wanted.describe()}. "
         "Choose another --out, or type --force to replace the files."
     )
-
-
-def _complete(folder: Path, manifest: Manifest) -> bool:
-    paths = [(folder / file.name, file.bytes) for file in manifest.files]
-    return all(path.is_file() and path.stat().st_size == size for path, size in paths)
 
 
 def _sheets(name: str, size: Size, seed: int) -> list[Sheet]:

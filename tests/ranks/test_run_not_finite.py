@@ -1,0 +1,46 @@
+"""A training whose loss is no number ends on all ranks of one program, which goes on with another one."""
+
+from ranktest import run_ranks
+
+SCRIPT = """
+import os
+os.environ["KERAS_BACKEND"] = "torch"
+import numpy as np
+from farandole.benchmarks.samples import ArraySamples, TrainingData
+from farandole.candle import nt3
+from farandole.errors import TrainingError
+
+rng = np.random.default_rng(0)
+SMALL = {
+    "conv": [2, 5, 1], "pool": [4], "dense": [4], "batch_size": 5, "epochs": 2, "shuffle": False, "parallel": "steps",
+    "optimizer": "sgd", "lr_scaling": "none", "dropout": 0.0,
+}
+
+def samples(rows, odd=None):
+    x = rng.random((rows, 40, 1), dtype=np.float32)
+    if odd is not None:
+        x[odd] = np.nan
+    return ArraySamples((x,), np.eye(2, dtype=np.float32)[np.arange(rows) % 2])
+
+def said(odd, **given):
+    data = TrainingData(
+        train=samples(40, odd), validation=samples(8), test=samples(8), features=40, classes=("a", "b"), nbytes=0
+    )
+    try:
+        nt3.run({**SMALL, **given}, data=data)
+    except TrainingError as error:
+        return str(error)
+    return "trained"
+
+result([said(0), said(39), said(None, learning_rate=1e38, train_steps=1, epochs=1), said(None)])
+"""
+
+
+def test_all_ranks_raise_where_one_alone_sees_it() -> None:
+    run = run_ranks(2, SCRIPT, timeout=120, env={"OMP_NUM_THREADS": "1", "FARANDOLE_STALL_SHUTDOWN_TIME_SECONDS": "20"})
+    first, last, diverged, fine = zip(*run.results)
+    assert sum("the loss is nan in step 1 of epoch 1" in told for told in first) == 1, first
+    assert sum("the loss of another rank is no number" in told for told in first) == 1, first
+    assert all("the loss is nan in the last step of epoch 1" in told for told in last), last
+    assert all("the loss on validation data is nan after epoch 1" in told for told in diverged), diverged
+    assert fine == ("trained", "trained")
