@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from farandole.comm.negotiate import JOIN, Coordinator, Request, Verdict
 from farandole.comm.transport import Request as Sent
 from farandole.comm.transport import Transport
-from farandole.comm.waiting import SLOW_S, Blocked, Subject, blocked, help_out, nobody, pauses, wait_until
+from farandole.comm.waiting import SLOW_S, Blocked, Subject, blocked, help_out, nobody, note_caller, pauses, wait_until
 from farandole.errors import EngineStopped, FarandoleError, MismatchError, RankFailedError, SettingsError
 from farandole.observe import timeline
 
@@ -115,6 +115,7 @@ class Engine:
 
     def submit(self, operation: Operation, *, background: bool) -> Handle:
         """Announce an operation; with `background`, progress does not depend on the caller."""
+        note_caller()
         handle = Handle(operation, background)
         with self._lock:
             if self._closed is not None:

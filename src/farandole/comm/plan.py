@@ -34,7 +34,7 @@ from farandole.comm.reduce import TwoLevel, communication_track, node_cores, not
 from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
 from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray
-from farandole.comm.waiting import help_out, shown_when_slow
+from farandole.comm.waiting import help_out, note_caller, shown_when_slow
 from farandole.errors import EngineStopped, PlanMismatchError
 from farandole.observe import timeline
 
@@ -366,6 +366,7 @@ class GradientPlan:
     def finish(self) -> AnyArray:
         """Wait for every gradient; returns on how many ranks each exists (as `present` was given)."""
         start_ns = time.monotonic_ns()
+        note_caller()
         self._enter_step()
         try:
             if self._counting is not None:

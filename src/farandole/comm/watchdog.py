@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from farandole.comm.transport import Request, Transport
-from farandole.comm.waiting import blocked
+from farandole.comm.waiting import blocked, callers
 from farandole.errors import FarandoleError, MismatchError, RankFailedError, SettingsError, StalledError
 
 __all__ = ["StallSettings", "Watchdog", "alive", "crossed", "death_of"]
@@ -98,11 +98,14 @@ class Report(NamedTuple):
     waits: tuple[Wait, ...]
     keys: frozenset[str]
     done: frozenset[str] = frozenset()
+    threads: int = 1
+    """Threads of the program that use farandole, whether they wait or compute."""
 
     def place(self) -> Wait | None:
-        """The operation all waiting threads stand in; None where there are several: one may help another."""
+        """The operation all threads stand in; None where there are several or one computes: it may help the others."""
         held = [wait for wait in self.waits if wait.held]
-        return max(held, key=lambda wait: wait.waited_s) if len({wait.key for wait in held}) == 1 else None
+        together = len(held) >= self.threads and len({wait.key for wait in held}) == 1
+        return max(held, key=lambda wait: wait.waited_s) if together else None
 
 
 class Farewell(NamedTuple):
@@ -250,7 +253,7 @@ class Watchdog:
             for entry in entries
         )
         keys = frozenset(self._pending_keys()) | {wait.key for wait in waits}
-        return Report(waits, keys, frozenset(self._done_keys()))
+        return Report(waits, keys, frozenset(self._done_keys()), callers())
 
     # Every rank
 
