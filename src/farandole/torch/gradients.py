@@ -165,7 +165,6 @@ class GradientReducer:
 
     def _make_plan(self, planned: list[_Slot]) -> GradientPlan:
         runtime = self.settings.process_set.runtime()
-        name, self._name = self._name or runtime.next_plan(), None
         entries = [self._entry(slot) for slot in planned]
         team = self.settings.team
         allowed = threads_allowed(team.threads, mpi.thread_level())
@@ -174,7 +173,12 @@ class GradientReducer:
         bucket_bytes = min(BUCKET_BYTES, current().fusion_bytes)
         op = "Sum" if self.settings.how.divide == 1 else "Average"
         place = "device" if elsewhere else "host"
-        way = f"{self._label} with op={op}, compression={wire}, buckets of {bucket_bytes} bytes, {place} tensors"
+        way = (
+            f"{self._label} with op={op}, compression={wire}, ksteps={self.settings.ksteps}, "
+            f"buckets of {bucket_bytes} bytes, {place} tensors"
+        )
+        # What fails before this fails on this rank alone, which must not count a plan that no other rank makes.
+        name, self._name = self._name or runtime.next_plan(), None
         with making(self.settings.process_set, name, way, entries):
             plan = GradientPlan(
                 runtime,
@@ -218,8 +222,8 @@ class GradientReducer:
             )
         slot.passes += 1
         if self.late:
-            self._in_flight = True
             slot.handed = slot.passes == self.settings.passes
+            self._in_flight = self._in_flight or slot.handed
         elif slot.passes == self.settings.passes:
             self._hand_over(slot)
 
@@ -287,7 +291,7 @@ class GradientReducer:
             counts = self._plan.finish()
         except BaseException:
             for slot in self._slots:
-                slot.gathered = None
+                slot.gathered = slot.stand_in = None
             raise
         finally:
             self._in_flight = False
