@@ -340,6 +340,7 @@ class Engine:
         for handle, _ in batch:
             handle.moving = True
         if timeline.active():
+            timeline.cycle_start(start_ns)
             for handle, _ in batch:
                 kind = handle.operation.request.kind.upper()
                 timeline.span(handle.key, f"NEGOTIATE_{kind}", handle.started_ns, start_ns, handle.shown())

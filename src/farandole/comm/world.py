@@ -414,7 +414,14 @@ def stop_timeline() -> None:
     together = _meet(world.transport)
     # After a crash the launcher merges what there is, once every rank has ended.
     if world.rank == 0 and (together or "FARANDOLE_JOB_DIR" not in os.environ):
-        timeline.merge_parts(path)
+        timeline.merge_parts(path, keep_parts=not together)
+        if not together:
+            print(
+                f"farandole: timeline {path}: other ranks still record, and what they do from now on is not in it. "
+                f"When all have ended: farandole timeline merge {path}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _clock_in_the_end(world: World) -> Clock | None:
