@@ -41,6 +41,7 @@ from farandole.errors import (
     WorldMismatchError,
 )
 from farandole.launch.allocator import tune_allocator
+from farandole.launch.mpiexec import INSTALL_MPI
 from farandole.observe import place, timeline
 from farandole.observe.clock import Clock
 
@@ -82,14 +83,22 @@ _PMI_ADVICE = {
 }
 
 
-def check_world_size(size: int, environment: Mapping[str, str]) -> None:
-    """N worlds of one rank each, instead of one of N, is the classic trap of a wrong PMI."""
+def check_world_size(size: int, environment: Mapping[str, str], problem: str = "") -> None:
+    """N worlds of one rank each, instead of one of N, is the classic trap of a wrong PMI.
+
+    `problem`: why no MPI library could be loaded.
+    """
     for name, advice in _PMI_ADVICE.items():
         value = environment.get(name, "")
         if value.isdigit():
             if size == 1 and int(value) > 1:
                 if name == "PMI_SIZE" and "SLURM_STEP_NUM_TASKS" in environment:
                     advice = _PMI_ADVICE["SLURM_STEP_NUM_TASKS"]
+                if problem:
+                    raise WorldMismatchError(
+                        f"{name}={value} ranks were started, but no MPI library can be loaded ({problem}): each would "
+                        f"train alone. Type: {INSTALL_MPI}"
+                    )
                 raise WorldMismatchError(
                     f"{name}={value} ranks were started, but MPI sees only 1: each would train alone. {advice}."
                 )
@@ -240,7 +249,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             return
         transport = _transport(comm)
         if comm is None:
-            check_world_size(transport.size, os.environ)
+            check_world_size(transport.size, os.environ, mpi.describe().get("problem", ""))
         world = World(transport)
         try:
             _register_all(world, [] if process_sets in (None, "dynamic") else process_sets)
@@ -274,7 +283,7 @@ def _transport(comm: Any) -> Transport:
 
 def _some_ranks(ranks: list[int], rank: int, size: int) -> list[int]:
     """The ranks given to init(), which this one must be among."""
-    check_world_size(size, os.environ)
+    check_world_size(size, os.environ, mpi.describe().get("problem", ""))
     if not ranks or ranks[0] < 0 or ranks[-1] >= size or len(set(ranks)) < len(ranks):
         raise SettingsError(f"init(comm={ranks}): give different ranks; MPI has ranks 0 to {size - 1}")
     if rank not in ranks:
