@@ -250,10 +250,10 @@ class Engine:
             finally:
                 self._drive.release()
 
-    def advance(self) -> None:
-        """One round of progress, unless another thread is at it."""
+    def advance(self) -> bool:
+        """One round of progress; False where another thread is at it, or this one, further out."""
         if not self._drive.acquire(blocking=False):
-            return
+            return False
         try:
             self._send_outbox()
             if self._coordinator is not None:
@@ -272,6 +272,7 @@ class Engine:
         if not self._outbox:
             return
         self._announced = time.monotonic()
+        return True
         with self._lock:
             letters, self._outbox = self._outbox, []
         if self._coordinator is not None:

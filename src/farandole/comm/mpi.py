@@ -209,6 +209,7 @@ class MpiTransport:
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self.any_thread: bool = mpi.Query_thread() >= mpi.THREAD_SERIALIZED
+        self.at_once: bool = mpi.Query_thread() >= mpi.THREAD_MULTIPLE
         self._members = tuple(range(self.size) if members is None else members)
         self._operations = {"sum": mpi.SUM, "min": mpi.MIN, "max": mpi.MAX, "product": mpi.PROD}
 

@@ -180,8 +180,10 @@ class World:
         any_thread = self.transport.any_thread
 
         def drive() -> None:
-            if any_thread or threading.current_thread() is threading.main_thread():
+            if any_thread:
                 engine.advance()
+            elif threading.current_thread() is threading.main_thread():
+                self._drive_all()
 
         def tell() -> None:
             for plan in list(self.plans):
@@ -190,6 +192,16 @@ class World:
 
         engine.on_join = tell
         waiting.while_waiting(drive)
+
+    def _drive_all(self) -> None:
+        """No thread of ours may: whoever waits has to take part in what others wait for, in all sets.
+
+        In the middle of a set's operation only in those of sets before it: two ranks must not be in the middle of two
+        of them in opposite order.
+        """
+        for runtime in self._runtimes():
+            if not runtime.engine.advance():
+                return
 
     def ranks_of(self, process_set: ProcessSet) -> list[int]:
         """The ranks all ranks agree the set has. Collective over the world."""
