@@ -18,7 +18,14 @@ from farandole.comm.negotiate import JOIN, Coordinator, Request, Verdict
 from farandole.comm.transport import Request as Sent
 from farandole.comm.transport import Transport
 from farandole.comm.waiting import SLOW_S, Blocked, Subject, blocked, help_out, nobody, note_caller, pauses, wait_until
-from farandole.errors import EngineStopped, FarandoleError, MismatchError, RankFailedError, SettingsError
+from farandole.errors import (
+    EngineStopped,
+    FarandoleError,
+    MismatchError,
+    RankFailedError,
+    SettingsError,
+    StalledError,
+)
 from farandole.observe import timeline
 
 __all__ = ["Engine", "Handle", "Operation"]
@@ -265,6 +272,7 @@ class Engine:
                 self._carry_out(self._inbox.pop(0))
         finally:
             self._drive.release()
+        return True
 
     def _send_outbox(self) -> None:
         if self._sent:
@@ -272,7 +280,6 @@ class Engine:
         if not self._outbox:
             return
         self._announced = time.monotonic()
-        return True
         with self._lock:
             letters, self._outbox = self._outbox, []
         if self._coordinator is not None:
@@ -350,6 +357,8 @@ class Engine:
         except BaseException as error:
             for handle, _ in batch:
                 self._end(handle, error=error)
+            if isinstance(error, StalledError):
+                self._stop_half_way(batch[0][0].key)
             if not isinstance(error, Exception):
                 raise
             return
@@ -359,6 +368,13 @@ class Engine:
             if timeline.active():
                 kind = handle.operation.request.kind.upper()
                 timeline.span(handle.key, kind, start_ns, end_ns, handle.shown())
+
+    def _stop_half_way(self, key: str) -> None:
+        """Data of an operation that was given up may still come, and nothing tells it from that of the next one."""
+        self.close(f"has given up {key} half-way: start the job again, or shutdown() and init() on every rank")
+        self._send_outbox()
+        if self._coordinator is not None:
+            self._give_verdicts()
 
     def _end(self, handle: Handle, *, value: Any = None, error: BaseException | None = None) -> bool:
         """False where it had ended already."""

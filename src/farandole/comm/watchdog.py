@@ -10,7 +10,7 @@ them to rank 0, whose watchdog sees them all and decides:
     stalled     a wait is older than the warning time       -> a warning names who is here and who is not
                 and older than the abort time, if set       -> the waits end with StalledError
 
-A neighbour on the same node that has died is seen directly. An idle watchdog costs two short look-ups a
+While rank 0 does not answer, each rank ends its own waits that are older than the abort time. A neighbour on the same node that has died is seen directly. An idle watchdog costs two short look-ups a
 second.
 """
 
@@ -264,7 +264,7 @@ class Watchdog:
                 for key in concerned:
                     blocked.fail(key, death_of(pid))
         for entry in blocked.entries():
-            failed = isinstance(entry.error, RankFailedError)
+            failed = isinstance(entry.error, RankFailedError | StalledError)
             if failed and time.monotonic() - entry.failed_at > UNANSWERED_S:
                 # The wait is inside a library call that cannot be interrupted.
                 _say(f"{self._here()}{entry.error}; cannot leave {entry.subject.key}: ending the job")
@@ -304,9 +304,15 @@ class Watchdog:
                 blocked.fail(wait.key, RankFailedError(self._here() + _farewell(wait, left)))
 
     def _doubt_the_hub(self, report: Report) -> None:
+        """Rank 0 decides nothing while it is silent: warn of it, and end what has waited too long."""
+        if not report.waits or time.monotonic() - self._answered <= UNANSWERED_S:
+            return
+        for wait in report.waits:
+            if self._settings.abort_s and wait.waited_s > self._settings.abort_s:
+                text = f"{_waited([wait])}; rank 0 does not answer; the limit is {self._settings.abort_s:g} s"
+                blocked.fail(wait.key, StalledError(self._here() + text))
         warn_s = self._settings.warn_s
-        silent_s = time.monotonic() - self._answered
-        if not (warn_s and report.waits and silent_s > UNANSWERED_S) or self._warned_alone:
+        if not warn_s or self._warned_alone:
             return
         oldest = max(report.waits, key=lambda wait: wait.waited_s)
         if oldest.waited_s >= warn_s:
