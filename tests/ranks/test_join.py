@@ -204,3 +204,57 @@ def test_a_rank_that_has_dropped_its_optimizer_cannot_stand_in(hvd):
         weight.sum().backward()
         optimizer.step()
     assert hvd.join() in (0, 1)
+
+
+@rank_test(n=[2, 3], door="torch")
+@pytest.mark.parametrize("known", [False, True])
+def test_sparse_gradients_wait_until_all_have_joined(hvd, known):
+    import torch
+
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    torch.nn.init.zeros_(table.weight)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), op=hvd.Sum)
+
+    def step():
+        optimizer.zero_grad()
+        table(torch.tensor([hvd.rank()])).sum().backward()
+        optimizer.step()
+
+    if known:
+        step()
+    if hvd.rank() != 1:
+        with pytest.raises(RuntimeError, match=r"is sparse.*rank 1 has joined.*sparse_as_dense=True"):
+            step()
+    hvd.join()
+    step()
+    times = 2.0 if known else 1.0
+    assert table.weight[:, 0].tolist() == [-times if rank < hvd.size() else 0.0 for rank in range(5)]
+
+
+@rank_test(n=3, door="torch")
+def test_a_step_that_one_rank_alone_has_announced_is_over_when_it_ends(hvd):
+    import time
+
+    import torch
+
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=hvd.Sum)
+    plan = optimizer._farandole_reducer._plan
+    released = plan._two_level.released
+
+    def hear_of_a_join_first(*arguments):
+        while not plan.engine.joined:
+            plan.engine.advance()
+            time.sleep(0.001)
+        released(*arguments)
+
+    if hvd.rank() == 0:
+        plan._two_level.released = hear_of_a_join_first
+    weight.sum().backward()
+    optimizer.step()
+    assert weight.tolist() == [-3.0] * 3
+    if hvd.rank() == 2:
+        time.sleep(0.5)
+    assert [key for key in plan.engine.pending_keys() if "gradients" in key] == []
+    plan._two_level.released = released
+    hvd.join()

@@ -165,6 +165,13 @@ class Engine:
             raise handle.error
         return handle.value
 
+    def drop(self, handle: Handle) -> None:
+        """Nobody needs an operation any more."""
+        if self._end(handle):
+            with self._lock:
+                self._outbox.append((_WITHDRAW, handle.key))
+            self.advance()
+
     def pending_keys(self) -> list[str]:
         with self._lock:
             return [self._label + key for key in self._pending]

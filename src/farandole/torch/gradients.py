@@ -29,7 +29,7 @@ from farandole.comm.process_sets import ProcessSet
 from farandole.comm.submit import Sum
 from farandole.comm.team import Team, threads_allowed
 from farandole.comm.world import current
-from farandole.errors import SettingsError
+from farandole.errors import MismatchError, SettingsError
 from farandole.torch.compression import Compressor
 from farandole.torch.sparse import as_sparse, sparse_allreduce_async
 from farandole.torch.tensors import as_array, as_tensor, numpy_name, staged
@@ -297,16 +297,20 @@ class GradientReducer:
             self._in_flight = False
             for slot in self._slots:
                 slot.passes, slot.handed = 0, False
-        found = False
+        found = []
         for slot, count in zip(planned, counts.tolist()):
             slot.copies = slot.copies or self._plan.result_was_changed(slot.place)
             if count < SPARSE:
                 self._deliver(slot, count)
             else:
-                found = slot.sparse = True
-                slot.stand_in = None
+                found.append(slot)
+                slot.sparse, slot.stand_in = True, None
                 self._gather(slot)
-        self._take_gathered()
+        try:
+            self._take_gathered()
+        except BaseException:
+            self._forget_gathered(found)
+            raise
         if found:
             self._plan.close()
             self._plan = self._open_plan()
@@ -363,10 +367,29 @@ class GradientReducer:
         how = self.settings.how
         for slot in self._slots:
             if slot.gathered is not None:
-                rows, slot.gathered = slot.gathered(), None
+                rows, slot.gathered = self._rows_of_all(slot), None
                 slot.handed, self._in_flight = False, False
                 if rows._nnz():
                     slot.parameter.grad = rows * (how.multiply / how.divide)
+
+    def _rows_of_all(self, slot: _Slot) -> torch.Tensor:
+        assert slot.gathered is not None
+        try:
+            return slot.gathered()
+        except MismatchError as error:
+            if not self._plan.engine.joined:
+                raise
+            raise MismatchError(
+                f"the gradient of {slot.name} is sparse: {error} Or pass sparse_as_dense=True to DistributedOptimizer."
+            ) from error
+
+    def _forget_gathered(self, found: list[_Slot]) -> None:
+        """After rows that did not come: as before the step. Those `found` in it are still in the plan of all ranks."""
+        self._in_flight = False
+        for slot in self._slots:
+            slot.gathered, slot.handed = None, False
+        for slot in found:
+            slot.sparse = False
 
     def _hand_over_missing(self, slot: _Slot) -> None:
         """A gradient that backward did not complete in this step."""
