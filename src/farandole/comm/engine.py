@@ -17,7 +17,17 @@ from typing import Any, Protocol
 from farandole.comm.negotiate import JOIN, Coordinator, Request, Verdict
 from farandole.comm.transport import Request as Sent
 from farandole.comm.transport import Transport
-from farandole.comm.waiting import SLOW_S, Blocked, Subject, blocked, help_out, nobody, note_caller, pauses, wait_until
+from farandole.comm.waiting import (
+    SLOW_S,
+    Blocked,
+    Subject,
+    blocked,
+    help_out,
+    nobody,
+    note_caller,
+    pauses,
+    wait_until,
+)
 from farandole.errors import (
     EngineStopped,
     FarandoleError,
