@@ -98,6 +98,21 @@ def test_what_the_user_set_stays_as_it_is() -> None:
         assert [told[name] for name in names] == ["5", "5", "5", None, None, "9"]
 
 
+def test_torch_gets_its_share_unless_the_script_says_otherwise() -> None:
+    script = """
+        import torch, farandole.torch as hvd
+        own = torch.get_num_threads() + 1
+        hvd.init()
+        given = torch.get_num_threads()
+        hvd.shutdown()
+        torch.set_num_threads(own)
+        hvd.init()
+        result([given, torch.get_num_threads() == own])
+    """
+    env = {"OMP_NUM_THREADS": "2"}
+    assert run_ranks(1, script, launcher="farandole", launcher_args=["--threads", "1"], env=env).results == [[1, True]]
+
+
 def test_threads_tuning_and_binding_by_option() -> None:
     names = ["OMP_NUM_THREADS", "FARANDOLE_TUNE", *TUNED]
     for told in variables(2, names, ["--threads", "1", "--bind", "core", "--no-tune"]):

@@ -1,5 +1,6 @@
 """Ranks that ask for different things: every one of them is told which ranks and what, and work goes on."""
 
+import threading
 import time
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from farandole.comm.kernels import Reduction
 from farandole.comm.plan import Entry, GradientPlan
 from farandole.comm.team import Team
+from farandole.comm.watchdog import CROSSED_S
 from farandole.errors import EngineStopped
 from ranktest import rank_test
 
@@ -117,6 +119,25 @@ def test_calls_without_a_name_meet_again_after_ranks_were_crossed(fd):
     fd.barrier()
     assert fd.allreduce(np.ones(2), op=fd.Sum).tolist() == [2, 2]
     assert fd.broadcast_object("x" if fd.rank() == 0 else "y") == "x"
+
+
+@rank_test(n=2)
+def test_ranks_whose_other_thread_computes_are_not_taken_for_crossed(fd):
+    results = {}
+
+    def use(name, computing_s):
+        fd.allreduce(np.ones(1), name=f"{name}.1")
+        time.sleep(computing_s)
+        results[name] = fd.allreduce(np.ones(1), name=f"{name}.2", op=fd.Sum).tolist()
+
+    long_s = CROSSED_S + 2
+    seconds = {"a": 0, "b": long_s} if fd.rank() == 0 else {"a": long_s, "b": 0}
+    threads = [threading.Thread(target=use, args=item) for item in seconds.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {"a": [2], "b": [2]}
 
 
 @rank_test(n=3)

@@ -84,6 +84,29 @@ if fd.rank() == 0:
     os.kill(os.getpid(), signal.SIGSTOP)
 fd.allreduce(np.ones(1), name="x")
 """),
+    "rank 0 stopped for longer than the limit": (2, ABORT, """
+fd.barrier()
+if fd.rank() == 0:
+    subprocess.Popen(["sh", "-c", f"sleep 10; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    fd.allreduce(np.ones(1), name="x")
+except RuntimeError as error:
+    result(f"{type(error).__name__} {error}")
+"""),
+    "half-way": (2, ABORT, """
+lane, told = fd.global_process_set.runtime().lane, []
+def late(*arguments):
+    time.sleep(6)
+if fd.rank() == 1:
+    lane.reduce = late
+for name in ("x", "y", "z"):
+    try:
+        fd.allreduce(np.ones(1), name=name)
+    except RuntimeError as error:
+        told.append(f"{type(error).__name__} {error}")
+result(told)
+"""),
     "on its way": (2, {}, '''
 class Slowly:
     def __init__(self, request, seconds):
@@ -190,6 +213,22 @@ def test_a_rank_that_hangs_for_good_ends_the_job(ended):
 def test_a_rank_0_that_is_stopped_is_said_by_the_others(ended):
     said = ended("rank 0 stopped").stderr
     assert re.search(r"\[rank 1/2\] allreduce\.x has waited \d+ s, and rank 0 does not answer", said)
+
+
+def test_a_rank_0_that_is_stopped_does_not_keep_others_beyond_the_limit(ended):
+    told = ended("rank 0 stopped for longer than the limit").results[1]
+    assert re.fullmatch(
+        r"StalledError \[rank 1/2\] allreduce\.x has waited \d s; rank 0 does not answer; the limit is 2 s", told
+    )
+
+
+def test_nothing_follows_an_operation_that_was_given_up_half_way(ended):
+    first, second = ended("half-way").results
+    assert first[0].startswith("StalledError [rank 0/2] allreduce.x has waited")
+    for name, told in zip("yz", first[1:]):
+        assert re.match(rf"EngineStopped .*allreduce\.{name}: .* has given up allreduce\.x half-way: start the job", told)
+    assert len(second) == 2  # its own part of x is done
+    assert all(re.match(r"RankFailedError .*rank 0 has given up allreduce\.x half-way", told) for told in second)
 
 
 def test_a_rank_that_has_done_its_part_may_go_on_or_exit_while_others_wait_for_the_data(ended):

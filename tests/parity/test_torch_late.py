@@ -129,3 +129,28 @@ def test_what_cannot_come_late_is_refused(hvd):
         optimizer.step(lambda: parameters[0].sum())
     with pytest.raises(ValueError, match="Adasum"):
         hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.1), op=hvd.Adasum, ksteps=1)
+
+
+@rank_test(n=2, door="torch")
+def test_ranks_must_agree_on_when_gradients_come_late(hvd):
+    import torch
+
+    with pytest.raises(RuntimeError, match=r"rank 0 has .*ksteps=1,.*rank 1 has .*ksteps=2,"):
+        hvd.DistributedOptimizer(torch.optim.SGD([torch.zeros(3).requires_grad_()], lr=1.0), ksteps=1 + hvd.rank())
+
+
+@rank_test(n=2, door="torch")
+@pytest.mark.parametrize("look", [False, True])
+def test_a_look_at_the_groups_between_two_passes_loses_none(hvd, look):
+    import torch
+
+    weight = torch.zeros(3).requires_grad_()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), ksteps=-4, backward_passes_per_step=2)
+    for step in range(3):
+        for _ in range(2):
+            (weight * (hvd.rank() + 1)).sum().backward()
+            assert not look or optimizer.param_groups
+        optimizer.step()
+        assert weight.tolist() == [-3.0 * step] * 3
+    optimizer.drain()
+    assert weight.tolist() == [-9.0] * 3

@@ -107,3 +107,34 @@ def test_an_optimizer_combines_the_steps_of_the_ranks(hvd, kind):
         optimizer.skip_synchronize()
     with pytest.raises(ValueError, match="distributed already"):
         hvd.DistributedOptimizer(optimizer)
+
+
+@rank_test(n=2, door="torch")
+@pytest.mark.parametrize("unscale", [False, True])
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_an_overflow_on_one_rank_skips_the_step_on_all(hvd, unscale, kind):
+    import torch
+
+    def make(**options):
+        weight = torch.nn.Parameter(torch.ones(3))
+        return weight, getattr(torch.optim, kind)([weight], lr=0.5, **options)
+
+    weight, optimizer = make(fused=kind == "Adam")  # which would unscale by itself
+    alone, plain = make()
+    optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Adasum)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for overflows in (False, True, False):
+        optimizer.zero_grad()
+        scaler.scale((weight * weight).sum()).backward()
+        if overflows and hvd.rank() == 1:
+            weight.grad.fill_(float("inf"))
+        if unscale:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        if not overflows:  # equal steps stay as they are
+            plain.zero_grad()
+            (alone * alone).sum().backward()
+            plain.step()
+        torch.testing.assert_close(weight, alone)
+    assert scaler.get_scale() == (8.0 if hvd.rank() == 0 else 4.0)

@@ -1,5 +1,7 @@
 """A rank that has run out of data joins: the others go on, with zeros from it."""
 
+import contextlib
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -77,6 +79,17 @@ def test_mismatches_among_the_others_are_still_told(fd):
 # Gradients
 
 
+@contextlib.contextmanager
+def no_plans():
+    """As if every optimizer of this rank had been dropped."""
+    from farandole.comm.world import current
+
+    plans = list(current().plans)
+    current().plans.clear()
+    yield
+    current().plans.update(plans)
+
+
 def model_and_data(torch):
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(600, 500), torch.nn.Tanh(), torch.nn.Linear(500, 2))
@@ -147,4 +160,101 @@ def test_joining_in_the_middle_of_a_step_is_refused(hvd):
     with pytest.raises(ValueError, match=r"call step.. first"):
         hvd.join()
     optimizer.step()
+    hvd.join()
+
+
+@rank_test(n=2, door="torch")
+def test_optimizers_of_other_sets_are_none_of_the_world_s(hvd):
+    import torch
+
+    from farandole.comm.join import join
+
+    alone = hvd.add_process_set([0])
+    every, own = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
+    of_all = hvd.DistributedOptimizer(torch.optim.SGD([every], lr=1.0), op=hvd.Sum)
+    plans = [of_all._farandole_reducer._plan]
+    if alone.included():
+        of_one = hvd.DistributedOptimizer(torch.optim.SGD([own], lr=1.0), process_set=alone)
+        plans.append(of_one._farandole_reducer._plan)
+        plans[1].label = plans[0].label  # as if each were the first of its set
+        own.sum().backward()
+        of_one.step()
+    else:
+        every.sum().backward()
+        of_all.step()
+    assert join(hvd.global_process_set.runtime(), plans) == 1
+    assert every.tolist() == ([0, 0, 0] if hvd.rank() == 0 else [-1, -1, -1])
+    assert own.tolist() == ([-1, -1, -1] if hvd.rank() == 0 else [0, 0, 0])
+    hvd.remove_process_set(alone)
+
+
+@rank_test(n=2, door="torch")
+def test_a_rank_that_has_dropped_its_optimizer_cannot_stand_in(hvd):
+    import torch
+
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=hvd.Sum)
+    if hvd.rank() == 0:
+        kept = optimizer._farandole_reducer._plan.step_with_zeros
+        with no_plans():
+            with pytest.raises(ValueError, match=r"step 1 of SGD.*optimizer this rank has dropped.*Keep optimizers"):
+                hvd.join()
+        kept(1)
+    else:
+        weight.sum().backward()
+        optimizer.step()
+    assert hvd.join() in (0, 1)
+
+
+@rank_test(n=[2, 3], door="torch")
+@pytest.mark.parametrize("known", [False, True])
+def test_sparse_gradients_wait_until_all_have_joined(hvd, known):
+    import torch
+
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    torch.nn.init.zeros_(table.weight)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), op=hvd.Sum)
+
+    def step():
+        optimizer.zero_grad()
+        table(torch.tensor([hvd.rank()])).sum().backward()
+        optimizer.step()
+
+    if known:
+        step()
+    if hvd.rank() != 1:
+        with pytest.raises(RuntimeError, match=r"is sparse.*rank 1 has joined.*sparse_as_dense=True"):
+            step()
+    hvd.join()
+    step()
+    times = 2.0 if known else 1.0
+    assert table.weight[:, 0].tolist() == [-times if rank < hvd.size() else 0.0 for rank in range(5)]
+
+
+@rank_test(n=3, door="torch")
+def test_a_step_that_one_rank_alone_has_announced_is_over_when_it_ends(hvd):
+    import time
+
+    import torch
+
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=hvd.Sum)
+    plan = optimizer._farandole_reducer._plan
+    released = plan._two_level.released
+
+    def hear_of_a_join_first(*arguments):
+        while not plan.engine.joined:
+            plan.engine.advance()
+            time.sleep(0.001)
+        released(*arguments)
+
+    if hvd.rank() == 0:
+        plan._two_level.released = hear_of_a_join_first
+    weight.sum().backward()
+    optimizer.step()
+    assert weight.tolist() == [-3.0] * 3
+    if hvd.rank() == 2:
+        time.sleep(0.5)
+    assert [key for key in plan.engine.pending_keys() if "gradients" in key] == []
+    plan._two_level.released = released
     hvd.join()

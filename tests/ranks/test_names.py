@@ -170,3 +170,33 @@ def test_an_idle_engine_costs_nearly_nothing(fd):
         time.sleep(1.0)
         shares.append((time.process_time() - used) / (time.monotonic() - start))
     assert min(shares) < 0.01, f"{min(shares):.1%} of a core"
+
+
+@rank_test(n=2)
+def test_a_call_that_fails_on_one_rank_is_not_counted(fd):
+    fixed = np.ones(2)
+    fixed.flags.writeable = False
+    wrong = [
+        lambda: fd.allreduce(np.array(["text"])),
+        lambda: fd.allreduce_(fixed),
+        lambda: fd.allgather(np.float64(1)),
+        lambda: fd.gather(np.ones(1), root_rank=7),
+        lambda: fd.broadcast(np.ones(1), root_rank=7),
+        lambda: fd.alltoall(np.ones(2), splits=[2, 2]),
+        lambda: fd.alltoall(np.ones(3)),
+        lambda: fd.reducescatter(np.ones(2), op=fd.Max),
+        lambda: fd.broadcast_object(None, root_rank=7),
+        lambda: fd.broadcast_object(threading.Lock(), root_rank=1),
+        lambda: fd.allgather_object(threading.Lock()),
+    ]
+    for call in wrong if fd.rank() == 1 else []:
+        with pytest.raises((ValueError, TypeError)):
+            call()
+    assert fd.allreduce(np.ones(1), op=fd.Sum).tolist() == [2]
+    assert fd.allgather(np.ones(1)).tolist() == [1, 1]
+    fd.gather(np.ones(1), root_rank=0)
+    assert fd.broadcast(np.full(1, fd.rank()), root_rank=1).tolist() == [1]
+    assert fd.alltoall(np.full(2, fd.rank())).tolist() == [0, 1]
+    assert fd.reducescatter(np.ones(2), op=fd.Sum).tolist() == [2]
+    assert fd.broadcast_object(fd.rank(), root_rank=1) == 1
+    assert fd.allgather_object(fd.rank()) == [0, 1]

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -73,6 +74,44 @@ def test_only_the_main_thread_communicates(fd, program):
 def test_mpi_knows_no_threads(fd, program):
     assert fd.describe()["mpi"]["thread_level"] == "single"
     PROGRAMS[program](fd)
+
+
+@rank_test(n=3, env={LEVEL: "funneled"})
+def test_a_rank_that_waits_in_one_set_takes_part_in_the_others(fd):
+    sets = [fd.add_process_set([rank, (rank + 1) % 3]) for rank in range(3)]
+    mine = [s for s in (sets[fd.rank()], sets[fd.rank() - 1]) if s.included()]
+    for count in (1, 200_000):
+        # Each waits first for the next rank, which waits first for the one after it.
+        handles = [fd.allreduce_async(np.ones(count), op=fd.Sum, process_set=s) for s in mine]
+        assert all((fd.synchronize(handle) == 2).all() for handle in handles)
+    for one in sets:
+        fd.remove_process_set(one)
+
+
+@rank_test(n=3, env={LEVEL: "serialized"})
+def test_sets_that_share_ranks_begin_in_any_order(fd):
+    pair = fd.add_process_set([0, 1])
+    if pair.included():
+        # The world's first large array comes first on rank 0, the pair's on rank 1.
+        first = (fd.global_process_set, pair)[1 - fd.rank()].runtime().lane
+        two_level = first.two_level
+        first.two_level = lambda nbytes: (time.sleep(0.3), two_level(nbytes))[1]
+    handles = [
+        fd.allreduce_async(np.ones(100_000), op=fd.Sum, process_set=s)
+        for s in (pair, fd.global_process_set)
+        if s.included()
+    ]
+    assert [fd.synchronize(handle)[0] for handle in handles] == ([2, 3] if pair.included() else [3])
+    fd.remove_process_set(pair)
+
+
+@rank_test(n=2, env={LEVEL: "serialized", "FARANDOLE_NODE_EXCHANGE": "window"})
+def test_arrays_larger_than_a_window_go_in_parts(fd):
+    mine = np.arange(5_000_001, dtype=np.float32) + fd.rank()
+    expected = 2 * np.arange(5_000_001, dtype=np.float32) + 1
+    assert (fd.allreduce(mine, op=fd.Sum) == expected).all()
+    fd.allreduce_(mine, op=fd.Sum)
+    assert (mine == expected).all()
 
 
 def trained(hvd, nodes):

@@ -1,5 +1,8 @@
 """The same collectives on tensors, and their gradients."""
 
+import contextlib
+from unittest import mock
+
 import pytest
 
 from ranktest import rank_test
@@ -354,3 +357,49 @@ def test_gradients_within_a_process_set(hvd):
         ).backward()
         same(x.grad, weights(1, 3))
     assert hvd.remove_process_set(alone)
+
+
+@contextlib.contextmanager
+def a_device():
+    """Makes tensors that are staged as a device's are: whoever wants their values gets a copy."""
+    import torch
+
+    class OnDevice(torch.Tensor):
+        def cpu(self):
+            return self.as_subclass(torch.Tensor).clone()
+
+    with contextlib.ExitStack() as patches:
+        for module in ("tensors", "ops", "gradients"):
+            name = f"farandole.torch.{module}.staged"
+            patches.enter_context(mock.patch(name, lambda tensor: isinstance(tensor, OnDevice)))
+        yield lambda tensor: tensor.as_subclass(OnDevice)
+
+
+@rank_test(n=[1, 2], door="torch")
+def test_tensors_of_a_device_are_copied_there_and_back(hvd):
+    import torch
+
+    mine, total = float(hvd.rank() + 1), hvd.size() * (hvd.size() + 1) / 2
+    with a_device() as on_device:
+
+        def tensor(count=3):
+            return on_device(torch.full((count,), mine))
+
+        assert hvd.allreduce(tensor(), op=hvd.Sum).tolist() == [total] * 3
+        assert hvd.synchronize(hvd.allreduce_async(tensor(), op=hvd.Sum)).tolist() == [total] * 3
+        assert hvd.allgather(tensor(1)).tolist() == [1.0, 2.0][: hvd.size()]
+        assert hvd.broadcast(tensor(), root_rank=hvd.size() - 1).tolist() == [float(hvd.size())] * 3
+        for in_place, expected in (
+            (lambda t: hvd.allreduce_(t, op=hvd.Sum), total),
+            (lambda t: hvd.broadcast_(t, root_rank=0), 1.0),
+            (lambda t: hvd.synchronize(hvd.allreduce_async_(t, op=hvd.Sum)), total),
+        ):
+            x = tensor()
+            assert in_place(x) is x and x.tolist() == [expected] * 3
+        parameters = [on_device(torch.zeros(count)).requires_grad_() for count in (5, 300_000)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), op=hvd.Sum)
+        for step in (1, 2):
+            optimizer.zero_grad()
+            sum((p * mine).sum() for p in parameters).backward()
+            optimizer.step()
+            assert all(p.detach().eq(-total * step).all() for p in parameters)

@@ -275,6 +275,34 @@ def test_clipping_before_synchronize_is_an_error(hvd, size):
     assert_all(parameters, -1.5)
 
 
+@rank_test(n=2, door="torch")
+def test_a_step_that_failed_leaves_nothing_behind(hvd):
+    parameters = weights(SMALL, LARGE)
+    optimizer = sgd(hvd, parameters)
+    plan = optimizer._farandole_reducer._plan
+    finish, plan.finish = plan.finish, failing_after(plan.finish)
+    with pytest.raises(RuntimeError, match="as if a rank had failed"):
+        optimizer.step() if hvd.rank() == 0 else step_with(hvd, optimizer, parameters)
+    plan.finish = finish
+    for p in parameters:
+        p.grad = None
+    step_with(hvd, optimizer, parameters)
+    assert_all(parameters, -total(hvd) / hvd.size())
+
+
+def failing_after(finish):
+    def fails():
+        finish()
+        raise RuntimeError("as if a rank had failed")
+
+    return fails
+
+
+def step_with(hvd, optimizer, parameters):
+    backward(hvd, parameters)
+    optimizer.step()
+
+
 @rank_test(n=[1, 2], door="torch")
 def test_zero_grad_while_gradients_are_on_their_way(hvd):
     parameters = weights(SMALL, LARGE)
@@ -419,6 +447,19 @@ def test_optimizers_that_differ_are_named_on_every_rank(hvd):
 
 
 # Process sets
+
+
+@rank_test(n=2, door="torch")
+def test_a_model_that_one_rank_cannot_plan_is_not_counted(hvd):
+    import torch
+
+    if hvd.rank() == 1:
+        odd = torch.nn.Parameter(torch.zeros(2).to(torch.float8_e5m2), requires_grad=False)
+        with pytest.raises(ValueError, match="float8"):
+            sgd(hvd, [odd])
+    parameters = weights(SMALL)
+    step_with(hvd, sgd(hvd, parameters), parameters)
+    assert_all(parameters, -1.5)
 
 
 @rank_test(n=3, door="torch")

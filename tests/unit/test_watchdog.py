@@ -28,8 +28,8 @@ def waits(key, *, members=(0, 1), seconds=LONG, missing=None, held=True):
     return Wait(key, seconds, members, missing, held)
 
 
-def report(*found, pending=(), done=()):
-    return Report(tuple(found), frozenset(pending) | {wait.key for wait in found}, frozenset(done))
+def report(*found, pending=(), done=(), threads=1):
+    return Report(tuple(found), frozenset(pending) | {wait.key for wait in found}, frozenset(done), threads)
 
 
 def test_ranks_in_two_operations_that_need_both_are_crossed():
@@ -58,11 +58,12 @@ def test_a_circle_over_process_sets_is_crossed_and_a_chain_is_not():
         report(),  # computes
         report(waits("allreduce.loss", held=False)),  # asynchronous: its thread is elsewhere
         report(waits("allreduce.loss"), waits("barrier.1")),  # two threads: one may come to help
+        report(waits("allreduce.loss"), threads=2),  # the other thread computes, and may come
         report(waits("allreduce.loss"), pending=["gradients.SGD#3"]),  # takes part in both
         report(waits("gradients.SGD#3")),  # waits for the same
         report(waits("allreduce.loss"), done=["gradients.SGD#3"]),  # has sent its part
     ],
-    ids=["new", "computing", "asynchronous", "two threads", "announced", "same", "done"],
+    ids=["new", "computing", "asynchronous", "two threads", "one computes", "announced", "same", "done"],
 )
 def test_ranks_that_may_still_meet_are_not_crossed(other):
     assert crossed({0: report(waits("gradients.SGD#3")), 1: other}) == {}

@@ -1,5 +1,9 @@
 """What the launcher says against what MPI says."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from farandole.comm.world import check_world_size
@@ -22,6 +26,21 @@ def test_n_worlds_of_one_rank_are_an_error_with_advice(environment, advice):
         check_world_size(1, environment)
     assert f"{name}={value} ranks were started, but MPI sees only 1" in str(caught.value)
     assert advice in str(caught.value)
+
+
+def test_ranks_without_an_mpi_library_are_told_what_to_install():
+    with pytest.raises(WorldMismatchError) as caught:
+        check_world_size(1, {"PMI_SIZE": "2"}, "libmpi.so.40: cannot open shared object file")
+    for part in ("PMI_SIZE=2 ranks", "(libmpi.so.40: cannot open", "pip install 'farandole[mpi]'"):
+        assert part in str(caught.value)
+
+
+def test_a_thread_level_that_does_not_exist_is_an_error():
+    script = "import farandole; farandole.init()"
+    environment = {**os.environ, "FARANDOLE_MPI_THREAD_LEVEL": "multipel"}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1
+    assert "FARANDOLE_MPI_THREAD_LEVEL=multipel: use one of funneled, multiple, serialized, single" in run.stderr
 
 
 @pytest.mark.parametrize(

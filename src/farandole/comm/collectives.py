@@ -474,9 +474,9 @@ def broadcast_object(
 ) -> Any:
     """The root's object, pickled (cloudpickle). Collective: every rank of the set calls it."""
     runtime = process_set.runtime()
-    label = name or runtime.next_name("broadcast_object")
-    here = runtime.members[runtime.transport.rank] == root_rank
+    here = runtime.transport.rank == runtime.local(root_rank)
     data = np.frombuffer(cloudpickle.dumps(obj), np.uint8).copy() if here else np.zeros(0, np.uint8)
+    label = name or runtime.next_name("broadcast_object")
     length = broadcast(np.array([data.size]), root_rank, f"{label}.size", process_set)
     buffer = data if here else np.empty(int(length[0]), np.uint8)
     broadcast_(buffer, root_rank, f"{label}.data", process_set)
@@ -488,8 +488,8 @@ def allgather_object(
 ) -> list[Any]:
     """Every rank's object, in rank order, pickled (cloudpickle). Collective: every rank calls it."""
     runtime = process_set.runtime()
-    label = name or runtime.next_name("allgather_object")
     data = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
+    label = name or runtime.next_name("allgather_object")
     sizes = allgather(np.array([data.size]), f"{label}.size", process_set)
     joined = allgather(data, f"{label}.data", process_set)
     ends = np.cumsum(sizes)

@@ -17,8 +17,25 @@ from typing import Any, Protocol
 from farandole.comm.negotiate import JOIN, Coordinator, Request, Verdict
 from farandole.comm.transport import Request as Sent
 from farandole.comm.transport import Transport
-from farandole.comm.waiting import SLOW_S, Blocked, Subject, blocked, help_out, nobody, pauses, wait_until
-from farandole.errors import EngineStopped, FarandoleError, MismatchError, RankFailedError, SettingsError
+from farandole.comm.waiting import (
+    SLOW_S,
+    Blocked,
+    Subject,
+    blocked,
+    help_out,
+    nobody,
+    note_caller,
+    pauses,
+    wait_until,
+)
+from farandole.errors import (
+    EngineStopped,
+    FarandoleError,
+    MismatchError,
+    RankFailedError,
+    SettingsError,
+    StalledError,
+)
 from farandole.observe import timeline
 
 __all__ = ["Engine", "Handle", "Operation"]
@@ -115,6 +132,7 @@ class Engine:
 
     def submit(self, operation: Operation, *, background: bool) -> Handle:
         """Announce an operation; with `background`, progress does not depend on the caller."""
+        note_caller()
         handle = Handle(operation, background)
         with self._lock:
             if self._closed is not None:
@@ -156,6 +174,13 @@ class Engine:
         if handle.error is not None:
             raise handle.error
         return handle.value
+
+    def drop(self, handle: Handle) -> None:
+        """Nobody needs an operation any more."""
+        if self._end(handle):
+            with self._lock:
+                self._outbox.append((_WITHDRAW, handle.key))
+            self.advance()
 
     def pending_keys(self) -> list[str]:
         with self._lock:
@@ -249,10 +274,10 @@ class Engine:
             finally:
                 self._drive.release()
 
-    def advance(self) -> None:
-        """One round of progress, unless another thread is at it."""
+    def advance(self) -> bool:
+        """One round of progress; False where another thread is at it, or this one, further out."""
         if not self._drive.acquire(blocking=False):
-            return
+            return False
         try:
             self._send_outbox()
             if self._coordinator is not None:
@@ -264,6 +289,7 @@ class Engine:
                 self._carry_out(self._inbox.pop(0))
         finally:
             self._drive.release()
+        return True
 
     def _send_outbox(self) -> None:
         if self._sent:
@@ -339,6 +365,7 @@ class Engine:
         for handle, _ in batch:
             handle.moving = True
         if timeline.active():
+            timeline.cycle_start(start_ns)
             for handle, _ in batch:
                 kind = handle.operation.request.kind.upper()
                 timeline.span(handle.key, f"NEGOTIATE_{kind}", handle.started_ns, start_ns, handle.shown())
@@ -347,6 +374,8 @@ class Engine:
         except BaseException as error:
             for handle, _ in batch:
                 self._end(handle, error=error)
+            if isinstance(error, StalledError):
+                self._stop_half_way(batch[0][0].key)
             if not isinstance(error, Exception):
                 raise
             return
@@ -356,6 +385,13 @@ class Engine:
             if timeline.active():
                 kind = handle.operation.request.kind.upper()
                 timeline.span(handle.key, kind, start_ns, end_ns, handle.shown())
+
+    def _stop_half_way(self, key: str) -> None:
+        """Data of an operation that was given up may still come, and nothing tells it from that of the next one."""
+        self.close(f"has given up {key} half-way: start the job again, or shutdown() and init() on every rank")
+        self._send_outbox()
+        if self._coordinator is not None:
+            self._give_verdicts()
 
     def _end(self, handle: Handle, *, value: Any = None, error: BaseException | None = None) -> bool:
         """False where it had ended already."""

@@ -89,7 +89,8 @@ class _Join:
 
 def join(runtime: SetRuntime, plans: Iterable[GradientPlan]) -> int:
     """Take part in others' allreduces and gradients with zeros until all have joined; the last to do so."""
-    mine = {plan.label: plan for plan in plans}
+    # Every set numbers its plans for itself: labels of two sets may be the same.
+    mine = {plan.label: plan for plan in plans if plan.engine is runtime.engine}
     unfinished = [label for label, plan in mine.items() if plan.in_step]
     if unfinished:
         raise SettingsError(f"join() with gradients of {unfinished[0]} on their way: call step() first")
@@ -97,6 +98,11 @@ def join(runtime: SetRuntime, plans: Iterable[GradientPlan]) -> int:
     def take_part() -> None:
         for step in runtime.stand_ins.take_steps():
             label, _, sequence = step.rpartition("#")
+            if label not in mine:
+                raise SettingsError(
+                    f"join(): others are in step {sequence} of {label}, whose optimizer this rank has dropped. "
+                    "Keep optimizers until every rank has joined."
+                )
             mine[label].step_with_zeros(int(sequence))
 
     engine = runtime.engine

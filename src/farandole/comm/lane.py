@@ -31,6 +31,11 @@ class Lane:
         self._two_level: TwoLevel | None = None
         self._room = 0
         self._sequence = 0
+        # Making it blocks in the library: where one thread at a time may be there, those of two sets would keep each
+        # other out, each on another rank. Now all ranks are here, and it is never made again.
+        self._made_once = not transport.at_once
+        if self._made_once:
+            self.two_level(0)
 
     def complete(self, request: Request, key: str) -> None:
         """Wait for a request of the operation `key`."""
@@ -38,7 +43,9 @@ class Lane:
 
     def two_level(self, nbytes: int) -> TwoLevel:
         """The reduction with room for an array of this size. Collective where it must grow."""
-        fits = self._two_level is not None and (not self._two_level.bounded or nbytes <= self._room)
+        fits = self._two_level is not None and (
+            self._made_once or not self._two_level.bounded or nbytes <= self._room
+        )
         if not fits:
             if self._two_level is not None:
                 self._two_level.free()
@@ -55,6 +62,18 @@ class Lane:
         if source.nbytes <= NATIVE_BYTES and self._reduce_native(source, result, how, key):
             return
         two_level = self.two_level(source.nbytes)
+        if not two_level.bounded or source.nbytes <= self._room:
+            self._reduce_part(two_level, source, result, how, key)
+            return
+        room = self._room // source.itemsize
+        for start in range(0, source.size, room):
+            part = source[start : start + room]
+            into = part if result is source else result[start : start + room]
+            self._reduce_part(two_level, part, into, how, key)
+
+    def _reduce_part(
+        self, two_level: TwoLevel, source: AnyArray, result: AnyArray, how: Reduction, key: str
+    ) -> None:
         self._sequence += 1
         two_level.post(0, self._sequence, source, result)
         two_level.finish(0, self._sequence, source, result, how, self._label + key)

@@ -22,7 +22,7 @@ import numpy as np
 
 from farandole.comm.transport import AnyArray, LocalTransport, Request, Transport
 from farandole.comm.waiting import Subject, blocked, wait_until
-from farandole.errors import FarandoleError
+from farandole.errors import FarandoleError, SettingsError
 
 __all__ = ["MpiTransport", "describe", "from_communicator", "plain", "some_ranks", "thread_level", "world"]
 
@@ -43,6 +43,8 @@ def _mpi() -> Any:
         if _module is None and _problem is None:
             try:
                 _module = _start()
+            except FarandoleError:
+                raise  # a setting that cannot work, and no lack of MPI
             except (ImportError, RuntimeError, OSError) as error:
                 _problem = str(error).splitlines()[0]
         return _module
@@ -59,7 +61,8 @@ def _start() -> Any:
         wanted = os.environ.get("FARANDOLE_MPI_THREAD_LEVEL", "multiple").upper()
         levels = {"SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"}
         if wanted not in levels:
-            raise FarandoleError(f"FARANDOLE_MPI_THREAD_LEVEL={wanted.lower()}: use one of {sorted(levels)}")
+            names = ", ".join(sorted(level.lower() for level in levels))
+            raise SettingsError(f"FARANDOLE_MPI_THREAD_LEVEL={wanted.lower()}: use one of {names}")
         with _added_to_environment(_workarounds(MPI.get_vendor()[0])):
             MPI.Init_thread(getattr(MPI, f"THREAD_{wanted}"))
     return MPI
@@ -200,6 +203,7 @@ class MpiTransport:
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self.any_thread: bool = mpi.Query_thread() >= mpi.THREAD_SERIALIZED
+        self.at_once: bool = mpi.Query_thread() >= mpi.THREAD_MULTIPLE
         self._members = tuple(range(self.size) if members is None else members)
         self._operations = {"sum": mpi.SUM, "min": mpi.MIN, "max": mpi.MAX, "product": mpi.PROD}
 

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from farandole.comm.engine import Handle
 from farandole.comm.floats import LEAST_BYTES, load, prepare
 from farandole.comm.join import GradientStep
 from farandole.comm.kernels import Reduction
@@ -34,7 +35,7 @@ from farandole.comm.reduce import TwoLevel, communication_track, node_cores, not
 from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
 from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray
-from farandole.comm.waiting import help_out, shown_when_slow
+from farandole.comm.waiting import help_out, note_caller, shown_when_slow
 from farandole.errors import EngineStopped, PlanMismatchError
 from farandole.observe import timeline
 
@@ -178,6 +179,8 @@ class GradientPlan:
         """Whether gradients are on their way."""
         self._filling = False
         self._announced = 0
+        self._announcement: Handle | None = None
+        """Of the step this rank is in, to ranks that have joined."""
         self._broken = ""
         """Why there can be no more steps."""
         self._begin()
@@ -344,8 +347,13 @@ class GradientPlan:
         with self._lock:
             if not self.in_step or self._filling or self._announced == self._sequence:
                 return
-            self._announced = self._sequence
-        self.engine.submit(GradientStep(self.label, self._sequence), background=True)
+            sequence = self._announced = self._sequence
+        handle = self.engine.submit(GradientStep(self.label, sequence), background=True)
+        with self._lock:
+            over = self._sequence > sequence
+            self._announcement = None if over else handle
+        if over:
+            self.engine.drop(handle)
 
     def step_with_zeros(self, sequence: int) -> None:
         """Take part in a step with zeros, unless this rank has taken part in it with gradients."""
@@ -366,6 +374,7 @@ class GradientPlan:
     def finish(self) -> AnyArray:
         """Wait for every gradient; returns on how many ranks each exists (as `present` was given)."""
         start_ns = time.monotonic_ns()
+        note_caller()
         self._enter_step()
         try:
             if self._counting is not None:
@@ -432,6 +441,11 @@ class GradientPlan:
         # Others may still wait for data of it. None of them is further behind: each step needs all ranks.
         self._steps_done[self.label] = self._key
         self._begin()
+        with self._lock:
+            announcement, self._announcement = self._announcement, None
+        if announcement is not None:
+            # Ranks that had finished before they heard of a join have not announced the step, and never will.
+            self.engine.drop(announcement)
 
     @property
     def _key(self) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,17 @@ class SetRuntime:
         """Operations without a name are numbered, in the order in which a rank submits them."""
         count = self.counters[kind] = self.counters.get(kind, 0) + 1
         return f"noname.{count}"
+
+    @contextmanager
+    def naming(self, kind: str, name: str | None) -> Iterator[str]:
+        """`name`, or the next number; an operation that cannot be made, on this rank alone, leaves it to the next one."""
+        label = name or self.next_name(kind)
+        try:
+            yield label
+        except BaseException:
+            if not name:
+                self._take_back(f"{kind}.{label}")
+            raise
 
     def next_plan(self) -> str:
         """A name for the plan of an optimizer, by the order in which a rank wraps them."""

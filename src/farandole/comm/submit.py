@@ -119,40 +119,46 @@ def make_allreduce(
     prescale: float,
     postscale: float,
 ) -> Allreduce | AdasumReduce:
-    label = name or runtime.next_name("allreduce")
-    if op == Op.ADASUM:
-        return AdasumReduce(runtime.lane, label, arrays, outs, float(prescale), float(postscale))
-    return Allreduce(runtime.lane, label, arrays, outs, op, float(prescale), float(postscale))
+    with runtime.naming("allreduce", name) as label:
+        if op == Op.ADASUM:
+            return AdasumReduce(runtime.lane, label, arrays, outs, float(prescale), float(postscale))
+        return Allreduce(runtime.lane, label, arrays, outs, op, float(prescale), float(postscale))
 
 
 def make_allgather(runtime: SetRuntime, arrays: Sequence[AnyArray], name: str | None) -> Allgather:
-    return Allgather(runtime.lane, name or runtime.next_name("allgather"), arrays)
+    with runtime.naming("allgather", name) as label:
+        return Allgather(runtime.lane, label, arrays)
 
 
 def make_gather(runtime: SetRuntime, arrays: Sequence[AnyArray], root: int, name: str | None) -> Gather:
-    return Gather(runtime.lane, name or runtime.next_name("gather"), arrays, runtime.local(root))
+    with runtime.naming("gather", name) as label:
+        return Gather(runtime.lane, label, arrays, runtime.local(root))
 
 
 def make_broadcast(
     runtime: SetRuntime, arrays: Sequence[AnyArray], outs: Sequence[AnyArray], root: int, name: str | None
 ) -> Broadcast:
-    return Broadcast(runtime.lane, name or runtime.next_name("broadcast"), arrays, outs, runtime.local(root))
+    with runtime.naming("broadcast", name) as label:
+        return Broadcast(runtime.lane, label, arrays, outs, runtime.local(root))
 
 
 def make_alltoall(
     runtime: SetRuntime, array: AnyArray, splits: Sequence[int] | None, name: str | None
 ) -> Alltoall:
-    label = name or runtime.next_name("alltoall")
-    if splits is None:
-        size = runtime.transport.size
-        rows = array.shape[0] if array.ndim else 0
-        if rows % size:
-            raise SettingsError(
-                f"alltoall.{label}: {rows} rows do not divide over {size} ranks ({rows} % {size} = {rows % size}). "
-                "Pass splits, one count a rank."
-            )
-        splits = shares(rows, size)
-    return Alltoall(runtime.lane, label, array, splits)
+    with runtime.naming("alltoall", name) as label:
+        return Alltoall(runtime.lane, label, array, _even(runtime, label, array) if splits is None else splits)
+
+
+def _even(runtime: SetRuntime, label: str, array: AnyArray) -> list[int]:
+    """The rows dealt out evenly."""
+    size = runtime.transport.size
+    rows = array.shape[0] if array.ndim else 0
+    if rows % size:
+        raise SettingsError(
+            f"alltoall.{label}: {rows} rows do not divide over {size} ranks ({rows} % {size} = {rows % size}). "
+            "Pass splits, one count a rank."
+        )
+    return shares(rows, size)
 
 
 def make_reducescatter(
@@ -163,8 +169,8 @@ def make_reducescatter(
     prescale: float,
     postscale: float,
 ) -> Reducescatter:
-    label = name or runtime.next_name("reducescatter")
-    return Reducescatter(runtime.lane, label, arrays, op, float(prescale), float(postscale))
+    with runtime.naming("reducescatter", name) as label:
+        return Reducescatter(runtime.lane, label, arrays, op, float(prescale), float(postscale))
 
 
 def make_barrier(runtime: SetRuntime) -> Barrier:

@@ -34,6 +34,8 @@ class Transport(Protocol):
     size: int
     any_thread: bool
     """Whether threads other than the main one may call."""
+    at_once: bool
+    """Whether several of them may at the same time."""
 
     def duplicate(self) -> Transport:
         """The same ranks, with traffic of their own. Collective."""
@@ -99,6 +101,7 @@ class LocalTransport:
     rank = 0
     size = 1
     any_thread = True
+    at_once = True
 
     def __init__(self) -> None:
         self._mail: list[tuple[int, bytes]] = []

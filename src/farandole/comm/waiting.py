@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "help_out", "nobody", "pauses", "set_spinning", "shown_when_slow", "spins", "wait_until", "while_waiting"]
+__all__ = ["SLOW_S", "Blocked", "BlockedTable", "Subject", "blocked", "callers", "help_out", "nobody", "note_caller", "pauses", "set_spinning", "shown_when_slow", "spins", "wait_until", "while_waiting"]
 
 SPIN_S = 40e-6
 SPINS = 2000  # about as long
@@ -28,11 +28,26 @@ MEANWHILE_S = 2e-3
 _spin_s = SPIN_S
 _meanwhile: Callable[[], None] | None = None
 _helping = threading.local()
+_callers: set[int] = set()
 
 
 def help_out() -> None:
     """Say that this thread is one of ours: where it waits is not where the program stands."""
     _helping.always = True
+
+
+def note_caller() -> None:
+    """Remember that this thread of the program uses farandole: while it computes, it may still come."""
+    if not hasattr(_helping, "always"):
+        _callers.add(threading.get_ident())
+
+
+def callers() -> int:
+    """How many threads of the program use farandole. One of a framework stands for the one that runs its graph."""
+    python = {t.ident for t in threading.enumerate() if not isinstance(t, threading._DummyThread)}
+    for ended in [ident for ident in list(_callers) if ident not in python]:
+        _callers.discard(ended)
+    return len(_callers)
 
 
 def while_waiting(work: Callable[[], None] | None) -> None:

@@ -10,7 +10,7 @@ them to rank 0, whose watchdog sees them all and decides:
     stalled     a wait is older than the warning time       -> a warning names who is here and who is not
                 and older than the abort time, if set       -> the waits end with StalledError
 
-A neighbour on the same node that has died is seen directly. An idle watchdog costs two short look-ups a
+While rank 0 does not answer, each rank ends its own waits that are older than the abort time. A neighbour on the same node that has died is seen directly. An idle watchdog costs two short look-ups a
 second.
 """
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from farandole.comm.transport import Request, Transport
-from farandole.comm.waiting import blocked
+from farandole.comm.waiting import blocked, callers
 from farandole.errors import FarandoleError, MismatchError, RankFailedError, SettingsError, StalledError
 
 __all__ = ["StallSettings", "Watchdog", "alive", "crossed", "death_of"]
@@ -98,11 +98,14 @@ class Report(NamedTuple):
     waits: tuple[Wait, ...]
     keys: frozenset[str]
     done: frozenset[str] = frozenset()
+    threads: int = 1
+    """Threads of the program that use farandole, whether they wait or compute."""
 
     def place(self) -> Wait | None:
-        """The operation all waiting threads stand in; None where there are several: one may help another."""
+        """The operation all threads stand in; None where there are several or one computes: it may help the others."""
         held = [wait for wait in self.waits if wait.held]
-        return max(held, key=lambda wait: wait.waited_s) if len({wait.key for wait in held}) == 1 else None
+        together = len(held) >= self.threads and len({wait.key for wait in held}) == 1
+        return max(held, key=lambda wait: wait.waited_s) if together else None
 
 
 class Farewell(NamedTuple):
@@ -250,7 +253,7 @@ class Watchdog:
             for entry in entries
         )
         keys = frozenset(self._pending_keys()) | {wait.key for wait in waits}
-        return Report(waits, keys, frozenset(self._done_keys()))
+        return Report(waits, keys, frozenset(self._done_keys()), callers())
 
     # Every rank
 
@@ -261,7 +264,7 @@ class Watchdog:
                 for key in concerned:
                     blocked.fail(key, death_of(pid))
         for entry in blocked.entries():
-            failed = isinstance(entry.error, RankFailedError)
+            failed = isinstance(entry.error, RankFailedError | StalledError)
             if failed and time.monotonic() - entry.failed_at > UNANSWERED_S:
                 # The wait is inside a library call that cannot be interrupted.
                 _say(f"{self._here()}{entry.error}; cannot leave {entry.subject.key}: ending the job")
@@ -301,9 +304,15 @@ class Watchdog:
                 blocked.fail(wait.key, RankFailedError(self._here() + _farewell(wait, left)))
 
     def _doubt_the_hub(self, report: Report) -> None:
+        """Rank 0 decides nothing while it is silent: warn of it, and end what has waited too long."""
+        if not report.waits or time.monotonic() - self._answered <= UNANSWERED_S:
+            return
+        for wait in report.waits:
+            if self._settings.abort_s and wait.waited_s > self._settings.abort_s:
+                text = f"{_waited([wait])}; rank 0 does not answer; the limit is {self._settings.abort_s:g} s"
+                blocked.fail(wait.key, StalledError(self._here() + text))
         warn_s = self._settings.warn_s
-        silent_s = time.monotonic() - self._answered
-        if not (warn_s and report.waits and silent_s > UNANSWERED_S) or self._warned_alone:
+        if not warn_s or self._warned_alone:
             return
         oldest = max(report.waits, key=lambda wait: wait.waited_s)
         if oldest.waited_s >= warn_s:

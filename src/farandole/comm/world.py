@@ -41,6 +41,7 @@ from farandole.errors import (
     WorldMismatchError,
 )
 from farandole.launch.allocator import tune_allocator
+from farandole.launch.mpiexec import INSTALL_MPI
 from farandole.observe import place, timeline
 from farandole.observe.clock import Clock
 
@@ -82,14 +83,22 @@ _PMI_ADVICE = {
 }
 
 
-def check_world_size(size: int, environment: Mapping[str, str]) -> None:
-    """N worlds of one rank each, instead of one of N, is the classic trap of a wrong PMI."""
+def check_world_size(size: int, environment: Mapping[str, str], problem: str = "") -> None:
+    """N worlds of one rank each, instead of one of N, is the classic trap of a wrong PMI.
+
+    `problem`: why no MPI library could be loaded.
+    """
     for name, advice in _PMI_ADVICE.items():
         value = environment.get(name, "")
         if value.isdigit():
             if size == 1 and int(value) > 1:
                 if name == "PMI_SIZE" and "SLURM_STEP_NUM_TASKS" in environment:
                     advice = _PMI_ADVICE["SLURM_STEP_NUM_TASKS"]
+                if problem:
+                    raise WorldMismatchError(
+                        f"{name}={value} ranks were started, but no MPI library can be loaded ({problem}): each would "
+                        f"train alone. Type: {INSTALL_MPI}"
+                    )
                 raise WorldMismatchError(
                     f"{name}={value} ranks were started, but MPI sees only 1: each would train alone. {advice}."
                 )
@@ -171,8 +180,10 @@ class World:
         any_thread = self.transport.any_thread
 
         def drive() -> None:
-            if any_thread or threading.current_thread() is threading.main_thread():
+            if any_thread:
                 engine.advance()
+            elif threading.current_thread() is threading.main_thread():
+                self._drive_all()
 
         def tell() -> None:
             for plan in list(self.plans):
@@ -181,6 +192,16 @@ class World:
 
         engine.on_join = tell
         waiting.while_waiting(drive)
+
+    def _drive_all(self) -> None:
+        """No thread of ours may: whoever waits has to take part in what others wait for, in all sets.
+
+        In the middle of a set's operation only in those of sets before it: two ranks must not be in the middle of two
+        of them in opposite order.
+        """
+        for runtime in self._runtimes():
+            if not runtime.engine.advance():
+                return
 
     def ranks_of(self, process_set: ProcessSet) -> list[int]:
         """The ranks all ranks agree the set has. Collective over the world."""
@@ -240,7 +261,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             return
         transport = _transport(comm)
         if comm is None:
-            check_world_size(transport.size, os.environ)
+            check_world_size(transport.size, os.environ, mpi.describe().get("problem", ""))
         world = World(transport)
         try:
             _register_all(world, [] if process_sets in (None, "dynamic") else process_sets)
@@ -274,7 +295,7 @@ def _transport(comm: Any) -> Transport:
 
 def _some_ranks(ranks: list[int], rank: int, size: int) -> list[int]:
     """The ranks given to init(), which this one must be among."""
-    check_world_size(size, os.environ)
+    check_world_size(size, os.environ, mpi.describe().get("problem", ""))
     if not ranks or ranks[0] < 0 or ranks[-1] >= size or len(set(ranks)) < len(ranks):
         raise SettingsError(f"init(comm={ranks}): give different ranks; MPI has ranks 0 to {size - 1}")
     if rank not in ranks:
@@ -414,7 +435,14 @@ def stop_timeline() -> None:
     together = _meet(world.transport)
     # After a crash the launcher merges what there is, once every rank has ended.
     if world.rank == 0 and (together or "FARANDOLE_JOB_DIR" not in os.environ):
-        timeline.merge_parts(path)
+        timeline.merge_parts(path, keep_parts=not together)
+        if not together:
+            print(
+                f"farandole: timeline {path}: other ranks still record, and what they do from now on is not in it. "
+                f"When all have ended: farandole timeline merge {path}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _clock_in_the_end(world: World) -> Clock | None:

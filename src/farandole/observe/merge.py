@@ -70,10 +70,11 @@ class _Gaps:
     condensed: dict[str, object] | None = None
 
 
-def merge_parts(path: Path, limit_bytes: int = LIMIT_BYTES) -> Path | None:
+def merge_parts(path: Path, limit_bytes: int = LIMIT_BYTES, *, keep_parts: bool = False) -> Path | None:
     """Make `path` of its parts and remove them; None where there are none. One process calls it, after the last stop.
 
     Safe to repeat: the parts go only when the merged file is in place. It has `limit_bytes` at most, about.
+    `keep_parts` is for parts that other ranks may still write.
     """
     path = Path(path).absolute()
     folder = parts_folder(path)
@@ -94,7 +95,8 @@ def merge_parts(path: Path, limit_bytes: int = LIMIT_BYTES) -> Path | None:
             f"timeline {path}: merging {len(found)} parts failed ({error.strerror or error}). They are kept in {folder}; "
             f"each opens by itself. To try again: python -m farandole.observe.merge {path}"
         ) from error
-    discard_parts(path)
+    if not keep_parts:
+        discard_parts(path)
     return path
 
 

@@ -137,7 +137,7 @@ def counter(name: str, at_ns: int, values: Mapping[str, float]) -> None:
 
 
 def cycle_start(at_ns: int) -> None:
-    """Horovod's CYCLE_START tick, recorded only where `start` was asked to mark cycles."""
+    """Horovod's CYCLE_START: a round of the engine that carries something out; only where `start` was asked to mark them."""
     recorder = _recorder
     if recorder is not None and recorder.mark_cycles:
         instant("engine", "CYCLE_START", at_ns)

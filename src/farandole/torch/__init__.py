@@ -185,10 +185,14 @@ __all__ = [
 ]
 
 
+_threads_at_import = _torch.get_num_threads()
+
+
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Start; see farandole.init. Under `farandole launch` torch gets its share of the cores."""
+    """Start; see farandole.init. Under `farandole launch` torch gets its share of the cores, unless the script has
+    called torch.set_num_threads() since it imported this module."""
     _world.init(comm, process_sets)
     _kernels.install()
     threads = _given_threads(os.environ)
-    if threads is not None:
+    if threads is not None and _torch.get_num_threads() == _threads_at_import:
         _torch.set_num_threads(threads)

@@ -29,7 +29,7 @@ from farandole.comm.process_sets import ProcessSet
 from farandole.comm.submit import Sum
 from farandole.comm.team import Team, threads_allowed
 from farandole.comm.world import current
-from farandole.errors import SettingsError
+from farandole.errors import MismatchError, SettingsError
 from farandole.torch.compression import Compressor
 from farandole.torch.sparse import as_sparse, sparse_allreduce_async
 from farandole.torch.tensors import as_array, as_tensor, numpy_name, staged
@@ -165,7 +165,6 @@ class GradientReducer:
 
     def _make_plan(self, planned: list[_Slot]) -> GradientPlan:
         runtime = self.settings.process_set.runtime()
-        name, self._name = self._name or runtime.next_plan(), None
         entries = [self._entry(slot) for slot in planned]
         team = self.settings.team
         allowed = threads_allowed(team.threads, mpi.thread_level())
@@ -174,7 +173,12 @@ class GradientReducer:
         bucket_bytes = min(BUCKET_BYTES, current().fusion_bytes)
         op = "Sum" if self.settings.how.divide == 1 else "Average"
         place = "device" if elsewhere else "host"
-        way = f"{self._label} with op={op}, compression={wire}, buckets of {bucket_bytes} bytes, {place} tensors"
+        way = (
+            f"{self._label} with op={op}, compression={wire}, ksteps={self.settings.ksteps}, "
+            f"buckets of {bucket_bytes} bytes, {place} tensors"
+        )
+        # What fails before this fails on this rank alone, which must not count a plan that no other rank makes.
+        name, self._name = self._name or runtime.next_plan(), None
         with making(self.settings.process_set, name, way, entries):
             plan = GradientPlan(
                 runtime,
@@ -218,8 +222,8 @@ class GradientReducer:
             )
         slot.passes += 1
         if self.late:
-            self._in_flight = True
             slot.handed = slot.passes == self.settings.passes
+            self._in_flight = self._in_flight or slot.handed
         elif slot.passes == self.settings.passes:
             self._hand_over(slot)
 
@@ -287,22 +291,26 @@ class GradientReducer:
             counts = self._plan.finish()
         except BaseException:
             for slot in self._slots:
-                slot.gathered = None
+                slot.gathered = slot.stand_in = None
             raise
         finally:
             self._in_flight = False
             for slot in self._slots:
                 slot.passes, slot.handed = 0, False
-        found = False
+        found = []
         for slot, count in zip(planned, counts.tolist()):
             slot.copies = slot.copies or self._plan.result_was_changed(slot.place)
             if count < SPARSE:
                 self._deliver(slot, count)
             else:
-                found = slot.sparse = True
-                slot.stand_in = None
+                found.append(slot)
+                slot.sparse, slot.stand_in = True, None
                 self._gather(slot)
-        self._take_gathered()
+        try:
+            self._take_gathered()
+        except BaseException:
+            self._forget_gathered(found)
+            raise
         if found:
             self._plan.close()
             self._plan = self._open_plan()
@@ -359,10 +367,29 @@ class GradientReducer:
         how = self.settings.how
         for slot in self._slots:
             if slot.gathered is not None:
-                rows, slot.gathered = slot.gathered(), None
+                rows, slot.gathered = self._rows_of_all(slot), None
                 slot.handed, self._in_flight = False, False
                 if rows._nnz():
                     slot.parameter.grad = rows * (how.multiply / how.divide)
+
+    def _rows_of_all(self, slot: _Slot) -> torch.Tensor:
+        assert slot.gathered is not None
+        try:
+            return slot.gathered()
+        except MismatchError as error:
+            if not self._plan.engine.joined:
+                raise
+            raise MismatchError(
+                f"the gradient of {slot.name} is sparse: {error} Or pass sparse_as_dense=True to DistributedOptimizer."
+            ) from error
+
+    def _forget_gathered(self, found: list[_Slot]) -> None:
+        """After rows that did not come: as before the step. Those `found` in it are still in the plan of all ranks."""
+        self._in_flight = False
+        for slot in self._slots:
+            slot.gathered, slot.handed = None, False
+        for slot in found:
+            slot.sparse = False
 
     def _hand_over_missing(self, slot: _Slot) -> None:
         """A gradient that backward did not complete in this step."""
