@@ -7,6 +7,7 @@ part in the step, from its own thread.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,14 @@ from farandole.comm.operations import Allreduce
 from farandole.errors import SettingsError
 
 if TYPE_CHECKING:
-    from farandole.comm.engine import Operation
+    from farandole.comm.engine import Engine, Handle, Operation
     from farandole.comm.plan import GradientPlan
     from farandole.comm.process_sets import SetRuntime
 
-__all__ = ["GradientStep", "StandIns", "join"]
+__all__ = ["Announcement", "StandIns", "join"]
 
 
-class GradientStep:
+class _GradientStep:
     """Says that this rank is in a step of a plan, to ranks that have joined."""
 
     def __init__(self, label: str, sequence: int) -> None:
@@ -34,6 +35,39 @@ class GradientStep:
 
     def run(self, verdict: Verdict) -> None:
         return None
+
+
+class Announcement:
+    """Of the step of a plan this rank is in."""
+
+    def __init__(self, engine: Engine, label: str) -> None:
+        self._engine = engine
+        self._label = label
+        self._lock = threading.Lock()
+        self._made = 0
+        self._over = 0
+        self._handle: Handle | None = None
+
+    def make(self, sequence: int) -> None:
+        """Once for each step, whoever asks."""
+        with self._lock:
+            if self._made == sequence:
+                return
+            self._made = sequence
+        handle = self._engine.submit(_GradientStep(self._label, sequence), background=True)
+        with self._lock:
+            over = self._over >= sequence
+            self._handle = None if over else handle
+        if over:
+            self._engine.drop(handle)
+
+    def take_back(self, sequence: int) -> None:
+        """The step is over: a rank that had finished it before it heard of a join has not announced it, and never will."""
+        with self._lock:
+            self._over = sequence
+            handle, self._handle = self._handle, None
+        if handle is not None:
+            self._engine.drop(handle)
 
 
 class StandIns:

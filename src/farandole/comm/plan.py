@@ -26,9 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from farandole.comm.engine import Handle
 from farandole.comm.floats import LEAST_BYTES, load, prepare
-from farandole.comm.join import GradientStep
+from farandole.comm.join import Announcement
 from farandole.comm.kernels import Reduction
 from farandole.comm.process_sets import SetRuntime
 from farandole.comm.reduce import TwoLevel, communication_track, node_cores, note_fallback
@@ -178,9 +177,7 @@ class GradientPlan:
         self.in_step = False
         """Whether gradients are on their way."""
         self._filling = False
-        self._announced = 0
-        self._announcement: Handle | None = None
-        """Of the step this rank is in, to ranks that have joined."""
+        self._announcement = Announcement(runtime.engine, label)
         self._broken = ""
         """Why there can be no more steps."""
         self._begin()
@@ -345,15 +342,10 @@ class GradientPlan:
     def tell_joined(self) -> None:
         """Let ranks that have joined know which step this rank is in, once."""
         with self._lock:
-            if not self.in_step or self._filling or self._announced == self._sequence:
+            if not self.in_step or self._filling:
                 return
-            sequence = self._announced = self._sequence
-        handle = self.engine.submit(GradientStep(self.label, sequence), background=True)
-        with self._lock:
-            over = self._sequence > sequence
-            self._announcement = None if over else handle
-        if over:
-            self.engine.drop(handle)
+            sequence = self._sequence
+        self._announcement.make(sequence)
 
     def step_with_zeros(self, sequence: int) -> None:
         """Take part in a step with zeros, unless this rank has taken part in it with gradients."""
@@ -440,12 +432,8 @@ class GradientPlan:
     def _end_step(self) -> None:
         # Others may still wait for data of it. None of them is further behind: each step needs all ranks.
         self._steps_done[self.label] = self._key
+        self._announcement.take_back(self._sequence)
         self._begin()
-        with self._lock:
-            announcement, self._announcement = self._announcement, None
-        if announcement is not None:
-            # Ranks that had finished before they heard of a join have not announced the step, and never will.
-            self.engine.drop(announcement)
 
     @property
     def _key(self) -> str:
