@@ -119,6 +119,35 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(hvd, outer):
 
 
 @on_two()
+@pytest.mark.parametrize("outer", ["loss scale", "distributed"])
+def test_an_overflow_in_a_layer_that_stays_skips_the_step_on_all(hvd, outer):
+    """Every shared gradient is finite: the layer that stays is a second output, which the first knows nothing of."""
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(0)
+    seen, alone = keras.Input((4,)), keras.Input((4,))
+    local = keras.layers.Dense(1, name="local")
+    model = keras.Model([seen, alone], [keras.layers.Dense(1, name="shared")(seen), local(alone)])
+    optimizer = keras.optimizers.SGD(0.01)
+    if outer == "distributed":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0)
+    optimizer = hvd.PartialDistributedOptimizer(optimizer, local_layers=local)
+    if outer == "loss scale":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0)
+    model.compile(optimizer, ["mse", "mse"])
+    x, y = data(32)
+    own = x.copy()
+    if hvd.rank() == 1:
+        own[8:16] = np.inf  # the second of four batches
+    model.fit([x, own], [y, y], batch_size=8, shuffle=False, verbose=0)
+    assert float(keras.ops.convert_to_numpy(optimizer.dynamic_scale)) == 1.0
+    assert int(optimizer.inner_optimizer.iterations) == 3
+    assert hvd.check_buffers_match(weights(model)[:2]) == 0
+    assert all(np.isfinite(value).all() for value in weights(model))
+
+
+@on_two()
 def test_passes_add_up_in_either_nesting(hvd):
     import keras
     import numpy as np
@@ -206,6 +235,9 @@ def test_wrong_use_is_told(hvd):
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=hvd.Adasum)
     with pytest.raises(ValueError, match="backward_passes_per_step=0"):
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=0)
+    with pytest.raises(ValueError, match="global_clipnorm=1.5 with local_layers: .* Use clipnorm=1.5"):
+        clipped = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, global_clipnorm=1.5))
+        hvd.PartialDistributedOptimizer(clipped, local_layers=model_of().layers[0])
     with pytest.raises(ValueError, match="pass the model"):
         hvd.broadcast_global_variables(0)
 

@@ -14,6 +14,7 @@ Where gradients are reduced, so that every rank takes the same decisions:
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -54,12 +55,17 @@ class _Gradients:
         self._module = reducing()
         self._reducers: dict[tuple[int, ...], Any] = {}
 
-    def reduce(self, grads: Sequence[Any], variables: Sequence[Any], *, between: bool = False) -> list[Any]:
+    def reduce(
+        self, grads: Sequence[Any], variables: Sequence[Any], *, between: bool = False, tell_overflow: bool = False
+    ) -> list[Any]:
         """The gradients of all ranks; those of local layers stay this rank's.
 
         `between`: between two parts of a step, of which the second is done with them before the next step's are reduced.
+        `tell_overflow`: somebody looks for overflow next, and ranks must find the same.
         """
         local = {id(v) for v in local_variables_of(self.local_layers)}
+        if local and tell_overflow:
+            grads = _with_overflow_shared(grads, variables, local)
         result = list(grads)
         chosen = [
             i
@@ -146,7 +152,8 @@ class _Distributed:
         given = None if trainable_variables is None else list(trainable_variables)
         variables = self._trainable_variables if given is None else given
         with gradients.as_reduced():
-            super().apply(gradients.reduce(grads, variables), given)  # type: ignore[misc]
+            reduced = gradients.reduce(grads, variables, tell_overflow=_scales_loss(self))
+            super().apply(reduced, given)  # type: ignore[misc]
 
     def stateless_apply(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         gradients = self._farandole
@@ -156,7 +163,7 @@ class _Distributed:
         if gradients.reduced or self.gradient_accumulation_steps:
             return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
         with gradients.as_reduced():
-            reduced = gradients.reduce(grads, self._trainable_variables)
+            reduced = gradients.reduce(grads, self._trainable_variables, tell_overflow=_scales_loss(self))
             return super().stateless_apply(optimizer_variables, reduced, trainable_variables)  # type: ignore[misc]
 
     def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
@@ -257,6 +264,7 @@ def _distribute(
     scale_local: bool,
 ) -> None:
     _check(optimizer, compression)
+    _check_clipping(optimizer, local_layers)
     size = process_set.runtime().transport.size
     _accumulate(optimizer, passes)
     # Keras averages the passes that it accumulates, Horovod adds them up.
@@ -290,6 +298,16 @@ def _check(optimizer: Any, compression: Any) -> None:
         raise SettingsError("the optimizer is distributed already: wrap it once")
     if compression not in _WIRES:
         raise SettingsError(f"compression={compression}: use Compression.none, Compression.fp16 or Compression.bf16")
+
+
+def _check_clipping(optimizer: Any, local_layers: Sequence[Any]) -> None:
+    norm = _innermost(optimizer).global_clipnorm
+    if norm is not None and local_layers:
+        raise SettingsError(
+            f"global_clipnorm={norm} with local_layers: the norm of all gradients has those of this rank's own layers in "
+            f"it, so that every rank would clip the shared layers differently. Use clipnorm={norm}, which looks at each "
+            "variable alone."
+        )
 
 
 def _accumulate(optimizer: Any, passes: int) -> None:
@@ -361,6 +379,23 @@ def local_variables(optimizer: Any) -> list[Any]:
 # Overflow
 
 
+def _scales_loss(optimizer: Any) -> bool:
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def _with_overflow_shared(grads: Sequence[Any], variables: Sequence[Any], local: set[int]) -> list[Any]:
+    """The gradients, of which a shared one is NaN where one of a local layer is not finite: all ranks then see that."""
+    result = list(grads)
+    own = [g for g, v in zip(grads, variables) if g is not None and id(v) in local]
+    shared = [i for i, v in enumerate(variables) if grads[i] is not None and id(v) not in local]
+    if own and shared:
+        smallest = min(shared, key=lambda i: math.prod(variables[i].shape))
+        is_finite = keras.ops.all(keras.ops.stack([keras.ops.all(keras.ops.isfinite(g)) for g in own]))
+        gradient = keras.ops.convert_to_tensor(grads[smallest])
+        result[smallest] = keras.ops.where(is_finite, gradient, keras.ops.full_like(gradient, math.nan))
+    return result
+
+
 def _reduce_before_overflow() -> None:
     """Let LossScaleOptimizer look for overflow in the gradients of all ranks.
 
@@ -381,8 +416,8 @@ def _apply_scaled(self: Any, grads: Any, trainable_variables: Any = None) -> Non
         return
     given = None if trainable_variables is None else list(trainable_variables)
     with inner._farandole.as_reduced():
-        reduced = inner._farandole.reduce(grads, self._trainable_variables if given is None else given)
-        apply(self, reduced, given)
+        variables = self._trainable_variables if given is None else given
+        apply(self, inner._farandole.reduce(grads, variables, tell_overflow=True), given)
 
 
 def _stateless_apply_scaled(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
@@ -391,5 +426,5 @@ def _stateless_apply_scaled(self: Any, optimizer_variables: Any, grads: Any, tra
     if inner is None or inner._farandole.reduced:
         return stateless_apply(self, optimizer_variables, grads, trainable_variables)
     with inner._farandole.as_reduced():
-        reduced = inner._farandole.reduce(grads, self._trainable_variables)
+        reduced = inner._farandole.reduce(grads, self._trainable_variables, tell_overflow=True)
         return stateless_apply(self, optimizer_variables, reduced, trainable_variables)
