@@ -235,7 +235,7 @@ def test_wrong_use_is_told(hvd):
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=hvd.Adasum)
     with pytest.raises(ValueError, match="backward_passes_per_step=0"):
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=0)
-    with pytest.raises(ValueError, match="global_clipnorm=1.5 with local_layers: .* Use clipnorm=1.5"):
+    with pytest.raises(ValueError, match=r"global_clipnorm=1.5 with local_layers: .* Use clipnorm=1.5"):
         clipped = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, global_clipnorm=1.5))
         hvd.PartialDistributedOptimizer(clipped, local_layers=model_of().layers[0])
     with pytest.raises(ValueError, match="pass the model"):
@@ -409,6 +409,68 @@ def torch_pair(models, optimizers):
                 optimizer.apply([v.value.grad for v in model.trainable_variables], model.trainable_variables)
 
     return step
+
+
+def torch_critic_and_generator(hvd, critic_steps, rounds, **options):
+    """Weights after training as a WGAN does: the generator's backward makes gradients of the critic, too."""
+    import keras
+    import torch
+
+    generator, critic = model_of((16, 4), seed=0), model_of(seed=1)
+    trained = [(m, hvd.DistributedOptimizer(keras.optimizers.SGD(0.01), **options)) for m in (critic, generator)]
+    overlapped = []
+
+    def step(model, optimizer, loss):
+        model.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            optimizer.apply([v.value.grad for v in model.trainable_variables], model.trainable_variables)
+
+    for number in range(rounds):
+        x = keras.ops.convert_to_tensor(data(8, 2 * number + hvd.rank())[0])
+        for _ in range(critic_steps):
+            step(*trained[0], (critic(x) - critic(generator(x).detach())).square().mean())
+        overlapped.append(trained[0][1].communication_statistics()["overlapped"])
+        step(*trained[1], critic(generator(x)).square().mean())
+    return weights(critic) + weights(generator), overlapped
+
+
+@on_two(["torch"])
+def test_gradients_made_on_the_way_to_others_are_dropped(hvd):
+    import numpy as np
+
+    expected, _ = torch_critic_and_generator(hvd, 3, 3, team=hvd.Team(threads=0))
+    found, overlapped = torch_critic_and_generator(hvd, 3, 3)
+    assert overlapped == [1, 0, 0]
+    assert hvd.check_buffers_match(found) == 0
+    assert all(np.array_equal(a, b) for a, b in zip(expected, found))
+
+
+@on_two(["torch"])
+def test_a_backward_pass_that_only_one_rank_makes_is_an_error_on_all(hvd):
+    import pytest
+
+    model = compiled(hvd, model_of())
+    model.fit(*data(24, hvd.rank()), batch_size=8, verbose=0)
+    assert model.optimizer.communication_statistics()["overlapped"] == 1
+    if hvd.rank() == 0:
+        model(data(8)[0]).sum().backward()
+    with pytest.raises(RuntimeError, match=r"rank 0 has called backward\(\) without a step .* other ranks have not"):
+        model.train_on_batch(*data(8))
+
+
+@on_two(["torch"])
+def test_a_second_backward_pass_tells_what_to_pass(hvd):
+    import pytest
+
+    model = compiled(hvd, model_of())
+    model.fit(*data(24, hvd.rank()), batch_size=8, verbose=0)
+    model.zero_grad()
+    model(data(8)[0]).sum().backward()
+    with pytest.raises(ValueError, match=r"without a step between: .*, pass DistributedOptimizer\(..., team=Team\(threads=0\)\)"):
+        model(data(8)[0]).sum().backward()
+    model.fit(*data(16, hvd.rank()), batch_size=8, verbose=0)  # which begins without gradients
+    assert hvd.check_buffers_match(weights(model)) == 0
 
 
 def tensorflow_pair(models, optimizers):
