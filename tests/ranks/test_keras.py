@@ -253,6 +253,24 @@ def test_xla_on_tensorflow_is_refused_with_what_to_type(hvd):
         model.fit(*data(16), batch_size=8, verbose=0)
 
 
+@on_two()
+@pytest.mark.parametrize("scaled", [False, True])
+def test_an_optimizer_can_be_distributed_after_it_has_stepped(hvd, scaled):
+    """Its step was compiled without a reduction."""
+    import keras
+
+    model = model_of()
+    optimizer = keras.optimizers.SGD(0.01)
+    model.compile(keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0) if scaled else optimizer, "mse")
+    model.fit(*data(16), batch_size=8, shuffle=False, verbose=0)
+    hvd.DistributedOptimizer(model.optimizer)
+    model.train_on_batch(*data(8, hvd.rank()))
+    model.fit(*data(16, hvd.rank()), batch_size=8, verbose=0)
+    assert hvd.check_buffers_match(weights(model)) == 0
+    steps = model.optimizer.communication_statistics()["steps"]
+    assert steps == 4  # with the end of fit()
+
+
 # Options
 
 

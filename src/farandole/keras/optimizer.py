@@ -48,6 +48,8 @@ class _Gradients:
         self.local_layers = local_layers
         self.held: list[Sequence[Any]] | None = None
         """Where gradients go instead of being applied, while a step is taken apart."""
+        self.stepped_before = False
+        """Whether a model's step may have been made before its gradients were to be reduced."""
         self._label = label
         # Now, not with the first step: optimizers are wrapped in one order on all ranks, their threads may begin in any.
         self._name = settings.process_set.runtime().next_plan()
@@ -277,6 +279,8 @@ def _distribute(
     )
     plain = type(optimizer)
     optimizer.__dict__["_farandole"] = _Gradients(plain.__name__, settings, local_layers, scale_local)
+    optimizer._farandole.stepped_before = optimizer.built
+    _make_steps_again()
     _reduce_before_overflow()
     reducing().prepare()
     optimizer.__class__ = _in_front_of(plain)
@@ -374,6 +378,24 @@ def local_variables(optimizer: Any) -> list[Any]:
     """Variables of layers that a PartialDistributedOptimizer leaves to each rank."""
     found = distributed_part(optimizer)
     return [] if found is None else local_variables_of(found._farandole.local_layers)
+
+
+# Steps that were made before
+
+
+def _make_steps_again() -> None:
+    """Let models make their step again where they have stepped with an optimizer before it was distributed."""
+    if "_farandole_original" not in keras.Model.__dict__:
+        keras.Model._farandole_original = keras.Model.make_train_function
+        keras.Model.make_train_function = _make_train_function
+
+
+def _make_train_function(self: Any, force: bool = False) -> Any:
+    found = distributed_part(getattr(self, "optimizer", None))
+    if found is not None and found._farandole.stepped_before:
+        found._farandole.stepped_before = False
+        self.train_function = None  # now: as long as JAX has the old step it takes the new one for the same
+    return keras.Model._farandole_original(self, force)
 
 
 # Overflow
