@@ -366,6 +366,20 @@ def test_gradients_can_travel_in_16_bits(hvd, way):
     assert keras.backend.backend() != "torch" or narrow.optimizer.communication_statistics()["steps"] == 3
 
 
+@on_two(["tensorflow", "jax"])
+def test_gradients_of_another_type_than_the_variable_are_cast(hvd):
+    """As Keras' optimizers do; torch itself refuses them. Packed, reduced where it lies, in the window."""
+    import keras
+    import numpy as np
+
+    variables = [keras.Variable(np.zeros(count, "float32")) for count in (3, 1 << 19, 5 << 20)]
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.build(variables)
+    optimizer.apply([keras.ops.full(v.shape, 1.0 + 2 * hvd.rank(), "float16") for v in variables], variables)
+    for variable in variables:
+        assert np.unique(keras.ops.convert_to_numpy(variable)).tolist() == [-2]
+
+
 @on_two()
 def test_two_models_train_on_teams_of_their_own(hvd):
     a, b = compiled(hvd, model_of()), compiled(hvd, model_of(seed=1))
