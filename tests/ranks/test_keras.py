@@ -216,6 +216,16 @@ def test_epochs_of_unknown_length_must_end_together(hvd):
         model.fit(batches(2 + hvd.rank()), verbose=0, callbacks=[hvd.callbacks.MetricAverageCallback()])
 
 
+@on_two()
+def test_a_fit_that_handles_an_error_ends_with_the_others(hvd):
+    model = compiled(hvd, model_of())
+    try:
+        raise OSError("for instance a file that is not there")
+    except OSError:
+        model.fit(*data(16), batch_size=8, verbose=0)
+    assert model.optimizer.communication_statistics()["steps"] == 3  # two batches and the end
+
+
 # Wrong use
 
 
@@ -591,3 +601,42 @@ def test_the_best_model_is_saved_once_by_what_all_ranks_found(hvd):
             assert int(kept.optimizer.iterations) == 2 * (1 + int(np.argmin(history["loss"])))
             assert np.isclose(best.best, min(history["loss"]))  # of the averaged losses
     assert len(set(map(str, hvd.allgather_object(history["loss"])))) == 1
+
+
+@on_two()
+def test_a_set_s_first_rank_saves_and_shows(hvd):
+    import contextlib
+    import io
+    import tempfile
+    from pathlib import Path
+
+    second = hvd.add_process_set([1])
+    try:
+        if hvd.rank() == 1:
+            shown = io.StringIO()
+            model = compiled(hvd, model_of(), process_set=second)
+            with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(shown):
+                path = Path(directory) / "best.keras"
+                best = hvd.callbacks.BestModelCheckpoint(str(path), monitor="loss", process_set=second)
+                model.fit(*data(16), batch_size=8, callbacks=[best, hvd.callbacks.ProgressCallback(process_set=second)])
+                assert path.exists()
+            assert "2/2" in shown.getvalue()
+    finally:
+        hvd.remove_process_set(second)
+
+
+@on_two(["torch", "jax"])
+def test_callbacks_do_not_make_fit_wait_for_every_batch(hvd):
+    """Keras then hands a batch's metrics to a thread. Nor do they lose the order they need."""
+    import keras
+
+    schedule = hvd.callbacks.LearningRateScheduleCallback(0.05, lambda epoch: 1 + epoch, staircase=False)
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.05, warmup_epochs=1)
+    broadcast, progress = hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.ProgressCallback()
+    assert keras.callbacks.CallbackList([broadcast, schedule, warmup, progress])._async_train
+    momenta = []
+    watch = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: momenta.append(round(model.optimizer.momentum, 6)))
+    model = compiled(hvd, model_of(), keras.optimizers.SGD(0.05, momentum=0.5))
+    model.fit(*data(16, hvd.rank()), batch_size=8, verbose=0, callbacks=[broadcast, schedule, watch, progress])
+    corrected = [0.5, 0.75] if keras.backend.backend() == "torch" else [0.5, 0.5]
+    assert momenta == corrected and model.optimizer.momentum == 0.5

@@ -50,6 +50,8 @@ class _Gradients:
         """Where gradients go instead of being applied, while a step is taken apart."""
         self.stepped_before = False
         """Whether a model's step may have been made before its gradients were to be reduced."""
+        self.handled = id(None)
+        """The exception around fit(), which may be called to handle one."""
         self._label = label
         # Now, not with the first step: optimizers are wrapped in one order on all ranks, their threads may begin in any.
         self._name = settings.process_set.runtime().next_plan()
@@ -181,8 +183,9 @@ class _Distributed:
 
     def finalize_variable_values(self: Any, var_list: Any) -> None:
         """Keras calls it at the end of fit()."""
-        if sys.exception() is None:  # on JAX also when fit() fails: others then learn of it in their own way
-            self._farandole.end()
+        gradients = self._farandole
+        if id(sys.exception()) == gradients.handled:  # on JAX also when fit() fails: others then learn of it in their own way
+            gradients.end()
         super().finalize_variable_values(var_list)  # type: ignore[misc]
 
     def communication_statistics(self) -> dict[str, float]:
@@ -280,7 +283,7 @@ def _distribute(
     plain = type(optimizer)
     optimizer.__dict__["_farandole"] = _Gradients(plain.__name__, settings, local_layers, scale_local)
     optimizer._farandole.stepped_before = optimizer.built
-    _make_steps_again()
+    _look_at_beginnings()
     _reduce_before_overflow()
     reducing().prepare()
     optimizer.__class__ = _in_front_of(plain)
@@ -380,22 +383,23 @@ def local_variables(optimizer: Any) -> list[Any]:
     return [] if found is None else local_variables_of(found._farandole.local_layers)
 
 
-# Steps that were made before
+# The beginning of fit()
 
 
-def _make_steps_again() -> None:
+def _look_at_beginnings() -> None:
     """Let models make their step again where they have stepped with an optimizer before it was distributed."""
-    if "_farandole_original" not in keras.Model.__dict__:
-        keras.Model._farandole_original = keras.Model.make_train_function
-        keras.Model.make_train_function = _make_train_function
+    keras.Model.make_train_function = _make_train_function
 
 
 def _make_train_function(self: Any, force: bool = False) -> Any:
+    """Every fit() calls it first."""
     found = distributed_part(getattr(self, "optimizer", None))
-    if found is not None and found._farandole.stepped_before:
-        found._farandole.stepped_before = False
-        self.train_function = None  # now: as long as JAX has the old step it takes the new one for the same
-    return keras.Model._farandole_original(self, force)
+    if found is not None:
+        found._farandole.handled = id(sys.exception())
+        if found._farandole.stepped_before:
+            found._farandole.stepped_before = False
+            self.train_function = None  # now: as long as JAX has the old step it takes the new one for the same
+    return super(keras.Model, self).make_train_function(force)  # the backend's
 
 
 # Overflow
