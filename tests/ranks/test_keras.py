@@ -281,6 +281,29 @@ def test_an_optimizer_can_be_distributed_after_it_has_stepped(hvd, scaled):
     assert steps == 4  # with the end of fit()
 
 
+@on_two(["jax"])
+def test_a_step_of_keras_own_is_one_that_jax_starts_fast(hvd):
+    """Its jit takes the fast path only where nothing in it has effects; where it is known to reduce in every step."""
+    import jax
+    import keras
+
+    class Own(keras.Sequential):
+        def train_step(self, state, batch):
+            return super().train_step(state, batch)
+
+    def effects(model, **options):
+        compiled(hvd, model, **options)
+        model.train_on_batch(*data(8, hvd.rank()))
+        state = model._get_jax_state(
+            trainable_variables=True, non_trainable_variables=True, optimizer_variables=True, metrics_variables=True
+        )
+        return len(jax.make_jaxpr(model.train_step)(state, (*data(8), None)).effects)
+
+    assert effects(model_of()) == 0
+    assert effects(Own([keras.Input((4,)), keras.layers.Dense(1)])) == 1
+    assert effects(model_of(), backward_passes_per_step=2) == 1
+
+
 # Options
 
 

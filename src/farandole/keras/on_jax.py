@@ -34,6 +34,8 @@ class Reducer:
 
     alone = False
     """Keras builds models before they train on JAX: there is no step with different weights."""
+    results_used = False
+    """Whether the step that is traced is known to use the results, once."""
 
     def __init__(self, label: str, name: str, variables: Sequence[Any], settings: BufferSettings) -> None:
         if jax.default_backend() != "cpu":
@@ -72,7 +74,8 @@ class Reducer:
         call = buffer_callback(
             self._run,
             [jax.ShapeDtypeStruct(g.shape, g.dtype) for g in grads],
-            has_side_effect=True,
+            # JAX steps several times as fast without, and XLA may then leave a call out whose results nobody uses.
+            has_side_effect=not self.results_used,
             input_output_aliases={i: i for i in range(len(grads))},
         )
         reduced: list[Any] = call(*grads)

@@ -50,6 +50,8 @@ class _Gradients:
         """Where gradients go instead of being applied, while a step is taken apart."""
         self.stepped_before = False
         """Whether a model's step may have been made before its gradients were to be reduced."""
+        self.results_used = False
+        """Whether the step that is traced is known to use what was reduced, once, whatever else it does."""
         self.handled = id(None)
         """The exception around fit(), which may be called to handle one."""
         self._label = label
@@ -99,6 +101,7 @@ class _Gradients:
             name = f"{self._name}.{len(self._reducers)}" if self._reducers else self._name
             self._reducers[key] = self._module.Reducer(self._label, name, variables, self.settings)
             self._reducers[key].alone = self.alone
+        self._reducers[key].results_used = self.results_used
         return self._reducers[key]
 
     def stay_alone(self, alone: bool) -> None:
