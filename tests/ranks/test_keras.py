@@ -399,6 +399,28 @@ def test_gradients_can_travel_in_16_bits(hvd, way):
     assert keras.backend.backend() != "torch" or narrow.optimizer.communication_statistics()["steps"] == 3
 
 
+@on_two()
+def test_sums_averages_and_clipping(hvd):
+    """Gradients 1 and 3; what is clipped is their average, as it would be on one process."""
+    import keras
+    import numpy as np
+
+    def stepped(distribution, **clipping):
+        variable = keras.Variable(np.zeros(4, "float32"))
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, **clipping), **distribution)
+        optimizer.build([variable])
+        optimizer.apply([keras.ops.full((4,), 1.0 + 2 * hvd.rank())], [variable])
+        found = set(keras.ops.convert_to_numpy(variable).round(5).tolist())
+        assert len(found) == 1
+        return -found.pop()
+
+    assert stepped({"op": hvd.Sum}) == 4
+    assert stepped({"gradient_predivide_factor": 2.0}) == 2
+    assert stepped({}, clipvalue=1.5) == 1.5
+    assert stepped({}, clipnorm=3.0) == stepped({}, global_clipnorm=3.0) == 1.5  # of norm 4
+    assert stepped({"op": hvd.Sum}, clipnorm=20.0) == 4
+
+
 @on_two(["tensorflow", "jax"])
 def test_gradients_of_another_type_than_the_variable_are_cast(hvd):
     """As Keras' optimizers do; torch itself refuses them. Packed, reduced where it lies, in the window."""
