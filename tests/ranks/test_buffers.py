@@ -66,6 +66,23 @@ def test_ranks_that_end_while_others_train_are_named_on_all(hvd, threads):
     reducer.end()
 
 
+@rank_test(n=2, timeout=90)
+def test_plans_that_would_be_cut_differently_are_an_error(hvd):
+    import pytest
+
+    from farandole.comm.world import current
+
+    with pytest.raises(RuntimeError, match=r"rank 0 has .* in other memory; rank 1 has .* in place"):
+        reducer_of(hvd, in_place=hvd.rank() == 1)
+    world = current()
+    before, world.fusion_bytes = world.fusion_bytes, 1000 * (1 + hvd.rank())
+    try:
+        with pytest.raises(RuntimeError, match=r"buckets of 1000 bytes.*buckets of 2000 bytes.*FUSION_THRESHOLD"):
+            reducer_of(hvd, in_place=True)
+    finally:
+        world.fusion_bytes = before
+
+
 ON_NODES = """
     import os
 

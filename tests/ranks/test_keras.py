@@ -119,6 +119,35 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(hvd, outer):
 
 
 @on_two()
+@pytest.mark.parametrize("outer", ["loss scale", "distributed"])
+def test_an_overflow_in_a_layer_that_stays_skips_the_step_on_all(hvd, outer):
+    """Every shared gradient is finite: the layer that stays is a second output, which the first knows nothing of."""
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(0)
+    seen, alone = keras.Input((4,)), keras.Input((4,))
+    local = keras.layers.Dense(1, name="local")
+    model = keras.Model([seen, alone], [keras.layers.Dense(1, name="shared")(seen), local(alone)])
+    optimizer = keras.optimizers.SGD(0.01)
+    if outer == "distributed":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0)
+    optimizer = hvd.PartialDistributedOptimizer(optimizer, local_layers=local)
+    if outer == "loss scale":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0)
+    model.compile(optimizer, ["mse", "mse"])
+    x, y = data(32)
+    own = x.copy()
+    if hvd.rank() == 1:
+        own[8:16] = np.inf  # the second of four batches
+    model.fit([x, own], [y, y], batch_size=8, shuffle=False, verbose=0)
+    assert float(keras.ops.convert_to_numpy(optimizer.dynamic_scale)) == 1.0
+    assert int(optimizer.inner_optimizer.iterations) == 3
+    assert hvd.check_buffers_match(weights(model)[:2]) == 0
+    assert all(np.isfinite(value).all() for value in weights(model))
+
+
+@on_two()
 def test_passes_add_up_in_either_nesting(hvd):
     import keras
     import numpy as np
@@ -187,6 +216,16 @@ def test_epochs_of_unknown_length_must_end_together(hvd):
         model.fit(batches(2 + hvd.rank()), verbose=0, callbacks=[hvd.callbacks.MetricAverageCallback()])
 
 
+@on_two()
+def test_a_fit_that_handles_an_error_ends_with_the_others(hvd):
+    model = compiled(hvd, model_of())
+    try:
+        raise OSError("for instance a file that is not there")
+    except OSError:
+        model.fit(*data(16), batch_size=8, verbose=0)
+    assert model.optimizer.communication_statistics()["steps"] == 3  # two batches and the end
+
+
 # Wrong use
 
 
@@ -206,6 +245,9 @@ def test_wrong_use_is_told(hvd):
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=hvd.Adasum)
     with pytest.raises(ValueError, match="backward_passes_per_step=0"):
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=0)
+    with pytest.raises(ValueError, match=r"global_clipnorm=1.5 with local_layers: .* Use clipnorm=1.5"):
+        clipped = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, global_clipnorm=1.5))
+        hvd.PartialDistributedOptimizer(clipped, local_layers=model_of().layers[0])
     with pytest.raises(ValueError, match="pass the model"):
         hvd.broadcast_global_variables(0)
 
@@ -219,6 +261,47 @@ def test_xla_on_tensorflow_is_refused_with_what_to_type(hvd):
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=True)
     with pytest.raises(Exception, match="compile\\(jit_compile=False\\)"):
         model.fit(*data(16), batch_size=8, verbose=0)
+
+
+@on_two()
+@pytest.mark.parametrize("scaled", [False, True])
+def test_an_optimizer_can_be_distributed_after_it_has_stepped(hvd, scaled):
+    """Its step was compiled without a reduction."""
+    import keras
+
+    model = model_of()
+    optimizer = keras.optimizers.SGD(0.01)
+    model.compile(keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0) if scaled else optimizer, "mse")
+    model.fit(*data(16), batch_size=8, shuffle=False, verbose=0)
+    hvd.DistributedOptimizer(model.optimizer)
+    model.train_on_batch(*data(8, hvd.rank()))
+    model.fit(*data(16, hvd.rank()), batch_size=8, verbose=0)
+    assert hvd.check_buffers_match(weights(model)) == 0
+    steps = model.optimizer.communication_statistics()["steps"]
+    assert steps == 4  # with the end of fit()
+
+
+@on_two(["jax"])
+def test_a_step_of_keras_own_is_one_that_jax_starts_fast(hvd):
+    """Its jit takes the fast path only where nothing in it has effects; where it is known to reduce in every step."""
+    import jax
+    import keras
+
+    class Own(keras.Sequential):
+        def train_step(self, state, batch):
+            return super().train_step(state, batch)
+
+    def effects(model, **options):
+        compiled(hvd, model, **options)
+        model.train_on_batch(*data(8, hvd.rank()))
+        state = model._get_jax_state(
+            trainable_variables=True, non_trainable_variables=True, optimizer_variables=True, metrics_variables=True
+        )
+        return len(jax.make_jaxpr(model.train_step)(state, (*data(8), None)).effects)
+
+    assert effects(model_of()) == 0
+    assert effects(Own([keras.Input((4,)), keras.layers.Dense(1)])) == 1
+    assert effects(model_of(), backward_passes_per_step=2) == 1
 
 
 # Options
@@ -317,6 +400,42 @@ def test_gradients_can_travel_in_16_bits(hvd, way):
 
 
 @on_two()
+def test_sums_averages_and_clipping(hvd):
+    """Gradients 1 and 3; what is clipped is their average, as it would be on one process."""
+    import keras
+    import numpy as np
+
+    def stepped(distribution, **clipping):
+        variable = keras.Variable(np.zeros(4, "float32"))
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, **clipping), **distribution)
+        optimizer.build([variable])
+        optimizer.apply([keras.ops.full((4,), 1.0 + 2 * hvd.rank())], [variable])
+        found = set(keras.ops.convert_to_numpy(variable).round(5).tolist())
+        assert len(found) == 1
+        return -found.pop()
+
+    assert stepped({"op": hvd.Sum}) == 4
+    assert stepped({"gradient_predivide_factor": 2.0}) == 2
+    assert stepped({}, clipvalue=1.5) == 1.5
+    assert stepped({}, clipnorm=3.0) == stepped({}, global_clipnorm=3.0) == 1.5  # of norm 4
+    assert stepped({"op": hvd.Sum}, clipnorm=20.0) == 4
+
+
+@on_two(["tensorflow", "jax"])
+def test_gradients_of_another_type_than_the_variable_are_cast(hvd):
+    """As Keras' optimizers do; torch itself refuses them. Packed, reduced where it lies, in the window."""
+    import keras
+    import numpy as np
+
+    variables = [keras.Variable(np.zeros(count, "float32")) for count in (3, 1 << 19, 5 << 20)]
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.build(variables)
+    optimizer.apply([keras.ops.full(v.shape, 1.0 + 2 * hvd.rank(), "float16") for v in variables], variables)
+    for variable in variables:
+        assert np.unique(keras.ops.convert_to_numpy(variable)).tolist() == [-2]
+
+
+@on_two()
 def test_two_models_train_on_teams_of_their_own(hvd):
     a, b = compiled(hvd, model_of()), compiled(hvd, model_of(seed=1))
     for step in range(3):
@@ -377,6 +496,68 @@ def torch_pair(models, optimizers):
                 optimizer.apply([v.value.grad for v in model.trainable_variables], model.trainable_variables)
 
     return step
+
+
+def torch_critic_and_generator(hvd, critic_steps, rounds, **options):
+    """Weights after training as a WGAN does: the generator's backward makes gradients of the critic, too."""
+    import keras
+    import torch
+
+    generator, critic = model_of((16, 4), seed=0), model_of(seed=1)
+    trained = [(m, hvd.DistributedOptimizer(keras.optimizers.SGD(0.01), **options)) for m in (critic, generator)]
+    overlapped = []
+
+    def step(model, optimizer, loss):
+        model.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            optimizer.apply([v.value.grad for v in model.trainable_variables], model.trainable_variables)
+
+    for number in range(rounds):
+        x = keras.ops.convert_to_tensor(data(8, 2 * number + hvd.rank())[0])
+        for _ in range(critic_steps):
+            step(*trained[0], (critic(x) - critic(generator(x).detach())).square().mean())
+        overlapped.append(trained[0][1].communication_statistics()["overlapped"])
+        step(*trained[1], critic(generator(x)).square().mean())
+    return weights(critic) + weights(generator), overlapped
+
+
+@on_two(["torch"])
+def test_gradients_made_on_the_way_to_others_are_dropped(hvd):
+    import numpy as np
+
+    expected, _ = torch_critic_and_generator(hvd, 3, 3, team=hvd.Team(threads=0))
+    found, overlapped = torch_critic_and_generator(hvd, 3, 3)
+    assert overlapped == [1, 0, 0]
+    assert hvd.check_buffers_match(found) == 0
+    assert all(np.array_equal(a, b) for a, b in zip(expected, found))
+
+
+@on_two(["torch"])
+def test_a_backward_pass_that_only_one_rank_makes_is_an_error_on_all(hvd):
+    import pytest
+
+    model = compiled(hvd, model_of())
+    model.fit(*data(24, hvd.rank()), batch_size=8, verbose=0)
+    assert model.optimizer.communication_statistics()["overlapped"] == 1
+    if hvd.rank() == 0:
+        model(data(8)[0]).sum().backward()
+    with pytest.raises(RuntimeError, match=r"rank 0 has called backward\(\) without a step .* other ranks have not"):
+        model.train_on_batch(*data(8))
+
+
+@on_two(["torch"])
+def test_a_second_backward_pass_tells_what_to_pass(hvd):
+    import pytest
+
+    model = compiled(hvd, model_of())
+    model.fit(*data(24, hvd.rank()), batch_size=8, verbose=0)
+    model.zero_grad()
+    model(data(8)[0]).sum().backward()
+    with pytest.raises(ValueError, match=r"without a step between: .*, pass DistributedOptimizer\(..., team=Team\(threads=0\)\)"):
+        model(data(8)[0]).sum().backward()
+    model.fit(*data(16, hvd.rank()), batch_size=8, verbose=0)  # which begins without gradients
+    assert hvd.check_buffers_match(weights(model)) == 0
 
 
 def tensorflow_pair(models, optimizers):
@@ -465,3 +646,42 @@ def test_the_best_model_is_saved_once_by_what_all_ranks_found(hvd):
             assert int(kept.optimizer.iterations) == 2 * (1 + int(np.argmin(history["loss"])))
             assert np.isclose(best.best, min(history["loss"]))  # of the averaged losses
     assert len(set(map(str, hvd.allgather_object(history["loss"])))) == 1
+
+
+@on_two()
+def test_a_set_s_first_rank_saves_and_shows(hvd):
+    import contextlib
+    import io
+    import tempfile
+    from pathlib import Path
+
+    second = hvd.add_process_set([1])
+    try:
+        if hvd.rank() == 1:
+            shown = io.StringIO()
+            model = compiled(hvd, model_of(), process_set=second)
+            with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(shown):
+                path = Path(directory) / "best.keras"
+                best = hvd.callbacks.BestModelCheckpoint(str(path), monitor="loss", process_set=second)
+                model.fit(*data(16), batch_size=8, callbacks=[best, hvd.callbacks.ProgressCallback(process_set=second)])
+                assert path.exists()
+            assert "2/2" in shown.getvalue()
+    finally:
+        hvd.remove_process_set(second)
+
+
+@on_two(["torch", "jax"])
+def test_callbacks_do_not_make_fit_wait_for_every_batch(hvd):
+    """Keras then hands a batch's metrics to a thread. Nor do they lose the order they need."""
+    import keras
+
+    schedule = hvd.callbacks.LearningRateScheduleCallback(0.05, lambda epoch: 1 + epoch, staircase=False)
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.05, warmup_epochs=1)
+    broadcast, progress = hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.ProgressCallback()
+    assert keras.callbacks.CallbackList([broadcast, schedule, warmup, progress])._async_train
+    momenta = []
+    watch = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: momenta.append(round(model.optimizer.momentum, 6)))
+    model = compiled(hvd, model_of(), keras.optimizers.SGD(0.05, momentum=0.5))
+    model.fit(*data(16, hvd.rank()), batch_size=8, verbose=0, callbacks=[broadcast, schedule, watch, progress])
+    corrected = [0.5, 0.75] if keras.backend.backend() == "torch" else [0.5, 0.5]
+    assert momenta == corrected and model.optimizer.momentum == 0.5

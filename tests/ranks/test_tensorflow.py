@@ -236,6 +236,57 @@ def test_gradients_can_be_kept(hvd, in_function):
 
 
 @on_two
+def test_a_tape_that_stays_takes_tensors_sums_and_16_bits(hvd):
+    import pytest
+    import tensorflow as tf
+
+    w = tf.Variable([1.0, 2.0])
+    factor = 1.0 + hvd.rank()
+
+    def gradients(x):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(w * x) * factor
+            third = tf.reduce_sum(w) * (hvd.rank() + 1 / 3)
+        found = hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, [w, x])
+        narrow = hvd.DistributedGradientTape(tape, compression=hvd.Compression.fp16).gradient(third, w)
+        return *found, narrow, tape.gradient(loss, w)
+
+    for run in ways(gradients):
+        count = len(hvd.describe().get("plans", []))
+        for step in range(1, 4):
+            of_w, of_x, narrow, own = run(tf.fill([2], float(step)))
+            assert of_w.numpy().tolist() == [3 * step] * 2 and of_x.numpy().tolist() == [3, 6]
+            assert own.numpy().tolist() == [factor * step] * 2
+            assert 1e-5 < abs(narrow.numpy()[0] - 5 / 6) < 1e-3  # rounded on the way
+        assert len(hvd.describe()["plans"]) - count <= 2  # not one for every step
+    with pytest.raises(Exception, match=r"shape \(None,\) while the function is traced"):
+        tf.function(gradients, input_signature=[tf.TensorSpec([None])])(tf.ones([2]))
+
+
+@on_two
+def test_the_plan_of_a_tape_goes_with_the_model(hvd):
+    import gc
+    import threading
+
+    import tensorflow as tf
+
+    def train():
+        v = tf.Variable([1.0, 2.0])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v)
+        hvd.DistributedGradientTape(tape).gradient(loss, [v])
+
+    train()
+    gc.collect()
+    before = threading.active_count()
+    for _ in range(3):
+        train()
+    gc.collect()
+    assert threading.active_count() <= before
+
+
+@on_two
 def test_a_rank_without_data_can_join(hvd):
     import tensorflow as tf
 

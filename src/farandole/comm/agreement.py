@@ -62,6 +62,6 @@ def _check_alike(digests: Sequence[Any], process_set: ProcessSet, name: str, way
         if theirs != of_all[0][0]:
             raise PlanMismatchError(
                 f"the optimizers differ: rank {members[0]} has {of_all[0][0]}; rank {rank} has {theirs}. "
-                "Give DistributedOptimizer the same arguments on every rank."
+                "Give DistributedOptimizer the same arguments, and FARANDOLE_FUSION_THRESHOLD the same value, on every rank."
             )
     agree([rows for _, rows in of_all], members)

@@ -89,7 +89,11 @@ class BufferReducer:
         _check_threads(runtime.transport.size)
         listed = [self._entry(shape) for shape in self.shapes]
         op = "Sum" if settings.how.divide == 1 else "Average"
-        way = f"{label} with op={op}, times {settings.how.multiply:g}, compression={settings.wire}"
+        bucket_bytes = min(BUCKET_BYTES, current().fusion_bytes)
+        way = (
+            f"{label} with op={op}, times {settings.how.multiply:g}, compression={settings.wire}, buckets of {bucket_bytes} "
+            f"bytes, results {'in place' if self._in_place else 'in other memory'}"
+        )
         threads = threads_allowed(settings.team.threads, mpi.thread_level())
         with making(settings.process_set, name, way, listed):
             plan = GradientPlan(
@@ -99,7 +103,7 @@ class BufferReducer:
                 how=settings.how,
                 staged=settings.wire is not None,
                 team=Team(threads=threads, stats_every=settings.team.stats_every),
-                bucket_bytes=min(BUCKET_BYTES, current().fusion_bytes),
+                bucket_bytes=bucket_bytes,
                 in_place=self._in_place,
             )
         current().plans.add(plan)

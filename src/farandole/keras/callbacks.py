@@ -12,7 +12,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from farandole.comm import world
 from farandole.comm.collectives import allgather_object
 from farandole.comm.process_sets import ProcessSet, global_process_set
 from farandole.errors import MismatchError, SettingsError
@@ -54,6 +53,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self.root_rank = root_rank
         self._process_set = process_set
         self._done = False
+
+    @property
+    def async_safe(self) -> bool:
+        """Whether Keras need not wait for a batch to call what follows it: other backends build models before the first."""
+        backend: str = keras.backend.backend()
+        return backend != "tensorflow"
 
     def on_train_begin(self, logs: Any = None) -> None:
         _check_batches(self.params or {}, self._process_set)
@@ -158,6 +163,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._restore_momentum()
         if self._epoch < self.start_epoch or (self.end_epoch is not None and self._epoch >= self.end_epoch):
             return
         if self.staircase and batch == 0:
@@ -165,12 +171,14 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         elif not self.staircase:
             self._adjust(self._epoch + batch / (self.steps_per_epoch or 1))
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def _restore_momentum(self) -> None:
+        """Not at the end of a batch: Keras would wait for every batch's metrics to call it."""
         if self._momentum is not None:
             _with_momentum(self.model.optimizer).momentum = self._momentum
             self._momentum = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._restore_momentum()
         if logs is not None:
             logs["lr"] = float(self.model.optimizer.learning_rate)
 
@@ -237,16 +245,18 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             initial_lr, factor, 0, warmup_epochs, False, momentum_correction, steps_per_epoch
         )
         self.verbose = verbose
+        self._process_set = process_set
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_end(epoch, logs)
-        if self.verbose and self.end_epoch is not None and epoch == self.end_epoch - 1 and world.rank() == 0:
+        ends = self.end_epoch is not None and epoch == self.end_epoch - 1
+        if self.verbose and ends and _is_first(self._process_set):
             rate = float(self.model.optimizer.learning_rate)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.", flush=True)
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Saves the best model so far, on rank 0. Stands after MetricAverageCallback."""
+    """Saves the best model so far, on the first rank of the set. Stands after MetricAverageCallback."""
 
     def __init__(
         self,
@@ -255,18 +265,31 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         verbose: int = 0,
         mode: str = "auto",
         save_freq: str | int = "epoch",
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         super().__init__(
             filepath, monitor=monitor, verbose=verbose, save_best_only=True, mode=mode, save_freq=save_freq
         )
+        self._process_set = process_set
 
     def _save_model(self, *args: Any, **kwargs: Any) -> None:
-        if world.rank() == 0:
+        if _is_first(self._process_set):
             super()._save_model(*args, **kwargs)
 
 
 class ProgressCallback(keras.callbacks.ProgbarLogger):
-    """Keras' progress display, on rank 0 only; it takes the place of fit()'s own."""
+    """Keras' progress display, on the first rank of the set only; it takes the place of fit()'s own."""
+
+    async_safe = True
+    """Keras does not wait for a batch to call its own display, either."""
+
+    def __init__(self, process_set: ProcessSet = global_process_set) -> None:
+        super().__init__()
+        self._process_set = process_set
 
     def set_params(self, params: dict[str, Any]) -> None:
-        super().set_params(params if world.rank() == 0 else {**params, "verbose": 0})
+        super().set_params(params if _is_first(self._process_set) else {**params, "verbose": 0})
+
+
+def _is_first(process_set: ProcessSet) -> bool:
+    return process_set.runtime().transport.rank == 0

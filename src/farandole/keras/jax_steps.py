@@ -16,6 +16,8 @@ import jax
 import keras
 from keras.src.backend.jax.trainer import JAXTrainer
 
+from farandole.keras.optimizer import distributed_part
+
 __all__ = ["offer"]
 
 # From here on the node's ranks share memory for a result: see comm/algorithms.py.
@@ -63,6 +65,9 @@ def offer() -> None:
 
 def _make_train_function(self: Any, force: bool = False) -> None:
     is_new = self.train_function is None or force
+    found = distributed_part(getattr(self, "optimizer", None))
+    if found is not None:
+        found._farandole.results_used = _is_usual(self) and not found.gradient_accumulation_steps
     JAXTrainer._farandole_original(self, force)
     if is_new and _has_use(self):
         self.train_function = self._make_function(_SplitStep(self))
@@ -76,9 +81,13 @@ def _has_use(model: Any) -> bool:
     settings = optimizer._farandole.settings
     runtime = settings.process_set.runtime()
     shared = runtime.transport.size >= 2 * runtime.nodes and settings.wire is None
-    usual = type(model).train_step is JAXTrainer.train_step and "train_step" not in vars(model)
     whole = model.run_eagerly or not model.jit_compile or optimizer.gradient_accumulation_steps
-    return shared and usual and not whole and _is_plain_jax() and _has_large(model)
+    return shared and _is_usual(model) and not whole and _is_plain_jax() and _has_large(model)
+
+
+def _is_usual(model: Any) -> bool:
+    """Whether a step is Keras' own."""
+    return type(model).train_step is JAXTrainer.train_step and "train_step" not in vars(model)
 
 
 def _is_plain_jax() -> bool:

@@ -34,6 +34,8 @@ class Reducer:
 
     alone = False
     """Keras builds models before they train on JAX: there is no step with different weights."""
+    results_used = False
+    """Whether the step that is traced is known to use the results, once."""
 
     def __init__(self, label: str, name: str, variables: Sequence[Any], settings: BufferSettings) -> None:
         if jax.default_backend() != "cpu":
@@ -47,7 +49,9 @@ class Reducer:
     def _open(self, *, in_place: bool) -> BufferReducer:
         """How the first gradients come decides where results go. Collective the first time."""
         if self._opened is None:
-            shapes = [Shape(v.path, v.dtype, tuple(v.shape)) for v in self._variables]
+            # JAX makes float64 variables float32 where it is not told otherwise (JAX_ENABLE_X64).
+            types = [jax.dtypes.canonicalize_dtype(v.dtype).name for v in self._variables]
+            shapes = [Shape(v.path, dtype, tuple(v.shape)) for v, dtype in zip(self._variables, types)]
             self._opened = BufferReducer(self._label, self._name, shapes, self._settings, in_place=in_place)
         return self._opened
 
@@ -64,11 +68,14 @@ class Reducer:
 
     def reduce(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, as a part of the compiled step. Collective when it runs."""
-        self._open(in_place=True)
+        shapes = self._open(in_place=True).shapes
+        # As optimizers do: a step of the user's own may hand over gradients of another type than the variable's.
+        grads = [jax.numpy.asarray(g, shape.dtype) for g, shape in zip(grads, shapes)]
         call = buffer_callback(
             self._run,
             [jax.ShapeDtypeStruct(g.shape, g.dtype) for g in grads],
-            has_side_effect=True,
+            # JAX steps several times as fast without, and XLA may then leave a call out whose results nobody uses.
+            has_side_effect=not self.results_used,
             input_output_aliases={i: i for i in range(len(grads))},
         )
         reduced: list[Any] = call(*grads)

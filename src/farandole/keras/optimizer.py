@@ -14,6 +14,7 @@ Where gradients are reduced, so that every rank takes the same decisions:
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -47,6 +48,12 @@ class _Gradients:
         self.local_layers = local_layers
         self.held: list[Sequence[Any]] | None = None
         """Where gradients go instead of being applied, while a step is taken apart."""
+        self.stepped_before = False
+        """Whether a model's step may have been made before its gradients were to be reduced."""
+        self.results_used = False
+        """Whether the step that is traced is known to use what was reduced, once, whatever else it does."""
+        self.handled = id(None)
+        """The exception around fit(), which may be called to handle one."""
         self._label = label
         # Now, not with the first step: optimizers are wrapped in one order on all ranks, their threads may begin in any.
         self._name = settings.process_set.runtime().next_plan()
@@ -54,12 +61,17 @@ class _Gradients:
         self._module = reducing()
         self._reducers: dict[tuple[int, ...], Any] = {}
 
-    def reduce(self, grads: Sequence[Any], variables: Sequence[Any], *, between: bool = False) -> list[Any]:
+    def reduce(
+        self, grads: Sequence[Any], variables: Sequence[Any], *, between: bool = False, tell_overflow: bool = False
+    ) -> list[Any]:
         """The gradients of all ranks; those of local layers stay this rank's.
 
         `between`: between two parts of a step, of which the second is done with them before the next step's are reduced.
+        `tell_overflow`: somebody looks for overflow next, and ranks must find the same.
         """
         local = {id(v) for v in local_variables_of(self.local_layers)}
+        if local and tell_overflow:
+            grads = _with_overflow_shared(grads, variables, local)
         result = list(grads)
         chosen = [
             i
@@ -89,6 +101,7 @@ class _Gradients:
             name = f"{self._name}.{len(self._reducers)}" if self._reducers else self._name
             self._reducers[key] = self._module.Reducer(self._label, name, variables, self.settings)
             self._reducers[key].alone = self.alone
+        self._reducers[key].results_used = self.results_used
         return self._reducers[key]
 
     def stay_alone(self, alone: bool) -> None:
@@ -146,7 +159,8 @@ class _Distributed:
         given = None if trainable_variables is None else list(trainable_variables)
         variables = self._trainable_variables if given is None else given
         with gradients.as_reduced():
-            super().apply(gradients.reduce(grads, variables), given)  # type: ignore[misc]
+            reduced = gradients.reduce(grads, variables, tell_overflow=_scales_loss(self))
+            super().apply(reduced, given)  # type: ignore[misc]
 
     def stateless_apply(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         gradients = self._farandole
@@ -156,7 +170,7 @@ class _Distributed:
         if gradients.reduced or self.gradient_accumulation_steps:
             return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
         with gradients.as_reduced():
-            reduced = gradients.reduce(grads, self._trainable_variables)
+            reduced = gradients.reduce(grads, self._trainable_variables, tell_overflow=_scales_loss(self))
             return super().stateless_apply(optimizer_variables, reduced, trainable_variables)  # type: ignore[misc]
 
     def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
@@ -172,8 +186,9 @@ class _Distributed:
 
     def finalize_variable_values(self: Any, var_list: Any) -> None:
         """Keras calls it at the end of fit()."""
-        if sys.exception() is None:  # on JAX also when fit() fails: others then learn of it in their own way
-            self._farandole.end()
+        gradients = self._farandole
+        if id(sys.exception()) == gradients.handled:  # on JAX also when fit() fails: others then learn of it in their own way
+            gradients.end()
         super().finalize_variable_values(var_list)  # type: ignore[misc]
 
     def communication_statistics(self) -> dict[str, float]:
@@ -257,6 +272,7 @@ def _distribute(
     scale_local: bool,
 ) -> None:
     _check(optimizer, compression)
+    _check_clipping(optimizer, local_layers)
     size = process_set.runtime().transport.size
     _accumulate(optimizer, passes)
     # Keras averages the passes that it accumulates, Horovod adds them up.
@@ -269,6 +285,8 @@ def _distribute(
     )
     plain = type(optimizer)
     optimizer.__dict__["_farandole"] = _Gradients(plain.__name__, settings, local_layers, scale_local)
+    optimizer._farandole.stepped_before = optimizer.built
+    _look_at_beginnings()
     _reduce_before_overflow()
     reducing().prepare()
     optimizer.__class__ = _in_front_of(plain)
@@ -290,6 +308,16 @@ def _check(optimizer: Any, compression: Any) -> None:
         raise SettingsError("the optimizer is distributed already: wrap it once")
     if compression not in _WIRES:
         raise SettingsError(f"compression={compression}: use Compression.none, Compression.fp16 or Compression.bf16")
+
+
+def _check_clipping(optimizer: Any, local_layers: Sequence[Any]) -> None:
+    norm = _innermost(optimizer).global_clipnorm
+    if norm is not None and local_layers:
+        raise SettingsError(
+            f"global_clipnorm={norm} with local_layers: the norm of all gradients has those of this rank's own layers in "
+            f"it, so that every rank would clip the shared layers differently. Use clipnorm={norm}, which looks at each "
+            "variable alone."
+        )
 
 
 def _accumulate(optimizer: Any, passes: int) -> None:
@@ -358,7 +386,43 @@ def local_variables(optimizer: Any) -> list[Any]:
     return [] if found is None else local_variables_of(found._farandole.local_layers)
 
 
+# The beginning of fit()
+
+
+def _look_at_beginnings() -> None:
+    """Let models make their step again where they have stepped with an optimizer before it was distributed."""
+    keras.Model.make_train_function = _make_train_function
+
+
+def _make_train_function(self: Any, force: bool = False) -> Any:
+    """Every fit() calls it first."""
+    found = distributed_part(getattr(self, "optimizer", None))
+    if found is not None:
+        found._farandole.handled = id(sys.exception())
+        if found._farandole.stepped_before:
+            found._farandole.stepped_before = False
+            self.train_function = None  # now: as long as JAX has the old step it takes the new one for the same
+    return super(keras.Model, self).make_train_function(force)  # the backend's
+
+
 # Overflow
+
+
+def _scales_loss(optimizer: Any) -> bool:
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def _with_overflow_shared(grads: Sequence[Any], variables: Sequence[Any], local: set[int]) -> list[Any]:
+    """The gradients, of which a shared one is NaN where one of a local layer is not finite: all ranks then see that."""
+    result = list(grads)
+    own = [g for g, v in zip(grads, variables) if g is not None and id(v) in local]
+    shared = [i for i, v in enumerate(variables) if grads[i] is not None and id(v) not in local]
+    if own and shared:
+        smallest = min(shared, key=lambda i: math.prod(variables[i].shape))
+        is_finite = keras.ops.all(keras.ops.stack([keras.ops.all(keras.ops.isfinite(g)) for g in own]))
+        gradient = keras.ops.convert_to_tensor(grads[smallest])
+        result[smallest] = keras.ops.where(is_finite, gradient, keras.ops.full_like(gradient, math.nan))
+    return result
 
 
 def _reduce_before_overflow() -> None:
@@ -381,8 +445,8 @@ def _apply_scaled(self: Any, grads: Any, trainable_variables: Any = None) -> Non
         return
     given = None if trainable_variables is None else list(trainable_variables)
     with inner._farandole.as_reduced():
-        reduced = inner._farandole.reduce(grads, self._trainable_variables if given is None else given)
-        apply(self, reduced, given)
+        variables = self._trainable_variables if given is None else given
+        apply(self, inner._farandole.reduce(grads, variables, tell_overflow=True), given)
 
 
 def _stateless_apply_scaled(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
@@ -391,5 +455,5 @@ def _stateless_apply_scaled(self: Any, optimizer_variables: Any, grads: Any, tra
     if inner is None or inner._farandole.reduced:
         return stateless_apply(self, optimizer_variables, grads, trainable_variables)
     with inner._farandole.as_reduced():
-        reduced = inner._farandole.reduce(grads, self._trainable_variables)
+        reduced = inner._farandole.reduce(grads, self._trainable_variables, tell_overflow=True)
         return stateless_apply(self, optimizer_variables, reduced, trainable_variables)

@@ -21,7 +21,9 @@ __all__ = ["GraphReducer", "call_back", "check_not_compiled", "name_of"]
 
 
 def name_of(variable: Any) -> str:
-    """A variable's name, for people: Keras' path, or TensorFlow's name."""
+    """A variable's name, for people: Keras' path, or TensorFlow's name, which a tensor has only in a graph."""
+    if tf.is_tensor(variable) and not isinstance(variable, tf.Variable):
+        return "(tensor)"
     return str(getattr(variable, "path", None) or variable.name)
 
 
@@ -40,6 +42,15 @@ def call_back(function: Callable[..., Any], tensors: Sequence[Any], types: Seque
     return list(tf.nest.flatten(tf.numpy_function(function, list(tensors), list(types))))
 
 
+def _check_shapes(variables: Sequence[Any]) -> None:
+    for variable in variables:
+        if any(length is None for length in variable.shape):
+            raise SettingsError(
+                f"the gradient of {name_of(variable)} has shape {tuple(variable.shape)} while the function is traced, and "
+                "is reduced by a plan. Give the tensor a fixed shape, or reduce its gradient with allreduce()."
+            )
+
+
 class GraphReducer:
     """Reduces the gradients of some variables. Collective to make: every rank of the set does."""
 
@@ -51,14 +62,15 @@ class GraphReducer:
     ) -> None:
         """`name`: the plan's, alike on all ranks. `kept`: whether results may be looked at after the next step."""
         check_not_compiled()
-        self._variables = list(variables)
         self._kept = kept
+        _check_shapes(variables)
         shapes = [Shape(name_of(v), tf.as_dtype(v.dtype).name, tuple(v.shape)) for v in variables]
         self._buffers = BufferReducer(label, name, shapes, settings, in_place=False)
 
     def reduce(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, as a part of the graph. Collective when it runs."""
-        dense = [tf.convert_to_tensor(gradient) for gradient in grads]
+        # As optimizers do: a step of the user's own may hand over gradients of another type than the variable's.
+        dense = [tf.cast(tf.convert_to_tensor(g), shape.dtype) for g, shape in zip(grads, self._buffers.shapes)]
         reduced = call_back(self._run, dense, [gradient.dtype for gradient in dense])
         for result, shape in zip(reduced, self._buffers.shapes):
             result.set_shape(shape.shape)

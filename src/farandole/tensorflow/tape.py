@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ import tensorflow as tf
 from farandole.comm.buffers import BufferSettings
 from farandole.comm.compression import Compression, Compressor
 from farandole.comm.kernels import Op, Reduction
-from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
 from farandole.comm.team import Team
 from farandole.errors import SettingsError
 from farandole.tensorflow.gradients import GraphReducer
@@ -18,8 +19,8 @@ from farandole.tensorflow.gradients import GraphReducer
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 _WIRES = {Compression.none: None, Compression.fp16: "float16", Compression.bf16: "bfloat16"}
-_reducers: dict[Any, GraphReducer] = {}
-"""By process set, settings and variables: a loop makes a tape for every step, and the plan stays."""
+_reducers: weakref.WeakKeyDictionary[SetRuntime, dict[Any, GraphReducer]] = weakref.WeakKeyDictionary()
+"""By process set, then settings and variables: a loop makes a tape for every step, and the plan stays."""
 
 
 class _Tape:
@@ -64,10 +65,23 @@ class _Tape:
     def _reducer(self, variables: list[Any]) -> GraphReducer:
         settings = self._settings
         runtime = settings.process_set.runtime()
-        key = (id(runtime), settings.how, settings.wire, *map(_key, variables))
-        if key not in _reducers:
-            _reducers[key] = GraphReducer("GradientTape", runtime.next_plan(), variables, settings, kept=True)
-        return _reducers[key]
+        made = _reducers.setdefault(runtime, {})
+        key = (settings.how, settings.wire, *map(_planned_key, variables))
+        if key not in made:
+            made[key] = GraphReducer("GradientTape", runtime.next_plan(), variables, settings, kept=True)
+            for variable in variables:
+                if _is_variable(variable):  # whoever drops the model drops its plan
+                    weakref.finalize(variable, made.pop, key, None).atexit = False
+        return made[key]
+
+
+def _is_variable(source: Any) -> bool:
+    return not tf.is_tensor(source) or isinstance(source, tf.Variable)
+
+
+def _planned_key(source: Any) -> Any:
+    """What tells a source from others in a plan. A tensor that is watched is another one in every step."""
+    return _key(source) if _is_variable(source) else (source.dtype.name, tuple(source.shape))
 
 
 def _divided(gradient: Any, size: int) -> Any:
