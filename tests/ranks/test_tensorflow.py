@@ -269,21 +269,26 @@ def test_the_plan_of_a_tape_goes_with_the_model(hvd):
     import gc
     import threading
 
+    import keras
     import tensorflow as tf
 
-    def train():
-        v = tf.Variable([1.0, 2.0])
+    def train(variable):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(v)
-        hvd.DistributedGradientTape(tape).gradient(loss, [v])
+            loss = tf.reduce_sum(variable * 1.0)
+        hvd.DistributedGradientTape(tape).gradient(loss, [variable])
 
-    train()
-    gc.collect()
-    before = threading.active_count()
-    for _ in range(3):
-        train()
-    gc.collect()
-    assert threading.active_count() <= before
+    for kind in (tf.Variable, keras.Variable):
+        train(kind([1.0, 2.0]))
+        gc.collect()
+        before = threading.active_count()
+        kept = kind([1.0, 2.0])
+        train(kept)
+        assert threading.active_count() > before  # a plan of its own, also for another of the same shape
+        for _ in range(3):
+            train(kind([1.0, 2.0]))
+        del kept
+        gc.collect()
+        assert threading.active_count() <= before
 
 
 @on_two

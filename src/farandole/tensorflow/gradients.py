@@ -22,7 +22,7 @@ __all__ = ["GraphReducer", "call_back", "check_not_compiled", "name_of"]
 
 def name_of(variable: Any) -> str:
     """A variable's name, for people: Keras' path, or TensorFlow's name, which a tensor has only in a graph."""
-    if tf.is_tensor(variable) and not isinstance(variable, tf.Variable):
+    if isinstance(variable, tf.Tensor):
         return "(tensor)"
     return str(getattr(variable, "path", None) or variable.name)
 

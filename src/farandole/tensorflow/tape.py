@@ -70,18 +70,14 @@ class _Tape:
         if key not in made:
             made[key] = GraphReducer("GradientTape", runtime.next_plan(), variables, settings, kept=True)
             for variable in variables:
-                if _is_variable(variable):  # whoever drops the model drops its plan
+                if not isinstance(variable, tf.Tensor):  # whoever drops the model drops its plan
                     weakref.finalize(variable, made.pop, key, None).atexit = False
         return made[key]
 
 
-def _is_variable(source: Any) -> bool:
-    return not tf.is_tensor(source) or isinstance(source, tf.Variable)
-
-
 def _planned_key(source: Any) -> Any:
     """What tells a source from others in a plan. A tensor that is watched is another one in every step."""
-    return _key(source) if _is_variable(source) else (source.dtype.name, tuple(source.shape))
+    return (source.dtype.name, tuple(source.shape)) if isinstance(source, tf.Tensor) else _key(source)
 
 
 def _divided(gradient: Any, size: int) -> Any:

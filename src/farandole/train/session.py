@@ -245,7 +245,10 @@ class _Session:
         try:
             model.fit(batches, epochs=plan.epochs, initial_epoch=first, shuffle=False, verbose=0, callbacks=callbacks)
         except MismatchError as error:  # all ranks have the same steps: one has left them
-            raise TrainingError(f"[rank {self._rank}/{self._size}] the loss of another rank is no number: {error}") from error
+            raise TrainingError(
+                f"[rank {self._rank}/{self._size}] another rank has left the training, as it does when its loss is no number: "
+                f"its own message says why. {error}"
+            ) from error
         return epochs
 
     def _evaluate(self, model: Any, data: TrainingData, plan: Plan) -> dict[str, float]:
