@@ -71,6 +71,7 @@ def test_a_program_of_the_user_s_over_batches(tmp_path: Path, program: str) -> N
     assert "2 points, 1 have a result" in dry.stdout and "from points that have run here" in dry.stdout
 
 
+@pytest.mark.soak  # all that is compiled, once more
 def test_no_point_waits_for_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
     program = "import json, os, pathlib; found = len(list(pathlib.Path('kept').rglob('*.nbi'))); "
