@@ -195,7 +195,7 @@ def _timeline(quick: bool) -> Outcome:
 
 def _observing(quick: bool) -> Outcome:
     outcome = Outcome()
-    settings = {"block_steps": 4 if quick else 8, "budget_s": 12.0 if quick else 240.0}
+    settings = {"block_steps": 2, "budget_s": 12.0 if quick else 240.0}
     cases = _measure(outcome, 1, "observing", settings).cases
     outcome.rows = [overhead(case, "observed", "not observed", below=0.01) for case in cases]
     return outcome

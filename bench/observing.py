@@ -66,13 +66,14 @@ class _Trainer:
 
 
 def measure(ranks: Ranks, *, block_steps: int, budget_s: float) -> list[Case]:
-    """Seconds of a step, as mean of a block of steps, for two models."""
+    """Seconds of a step, as mean of a block of steps, for two models.
+
+    Steps vary far more from turn to turn than observing adds: many pairs of short turns are what tells it.
+    """
     observation = _Observation(ranks.folder, ranks.rank, ranks.size)
-    # The many layers' step varies far more from turn to turn: it needs more pairs, of turns that are closer together.
-    few = block_steps // 4
     return [
-        _case(ranks, "mlp", _mlp(ranks, block_steps), observation, block_steps, budget_s / 4),
-        _case(ranks, f"{_LAYERS} layers", _deep(few), observation, few, budget_s * 3 / 4),
+        _case(ranks, "mlp", _mlp(ranks, block_steps), observation, block_steps, budget_s / 2),
+        _case(ranks, f"{_LAYERS} layers", _deep(block_steps), observation, block_steps, budget_s / 2),
     ]
 
 
