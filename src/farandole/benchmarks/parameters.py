@@ -18,10 +18,11 @@ __all__ = ["ACTIVATIONS", "Parameters", "converted", "kinds", "option", "paramet
 
 OPTIMIZERS = ("sgd", "rmsprop", "adam", "adagrad", "adadelta", "adamax", "nadam", "lars")
 ACTIVATIONS = (
-    "elu", "exponential", "gelu", "hard_sigmoid", "hard_silu", "leaky_relu", "linear", "log_softmax", "mish", "relu", "relu6", "selu",
-    "sigmoid", "silu", "softmax", "softplus", "softsign", "swish", "tanh",
+    "celu", "elu", "exponential", "gelu", "hard_shrink", "hard_sigmoid", "hard_silu", "hard_tanh", "leaky_relu", "linear",
+    "log_sigmoid", "log_softmax", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "soft_shrink", "softmax", "softplus", "softsign",
+    "sparse_plus", "sparse_sigmoid", "sparsemax", "squareplus", "swish", "tanh", "tanh_shrink",
 )  # fmt: skip
-"""Those of every Keras 3, known here so that a wrong one is refused before ranks have loaded Keras."""
+"""Those of Keras 3.15, known here so that a wrong one is refused before ranks have loaded Keras."""
 
 Known = TypeVar("Known", bound="Parameters")
 
