@@ -31,9 +31,12 @@ def test_a_phase_that_fails_is_counted_and_closed() -> None:
     assert set(times.seconds) == {"first", "second"}
 
 
-def test_nobody_records() -> None:
+def test_a_phase_that_nobody_records_is_in_no_later_recording() -> None:
     with phase("unseen"):
-        pass
+        time.sleep(0.001)
+        with recorded() as times, phase("seen"):
+            time.sleep(0.001)
+    assert set(times.seconds) == {"seen"}
 
 
 def test_phases_are_spans_of_the_timeline(tmp_path: Path) -> None:
