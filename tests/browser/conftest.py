@@ -7,7 +7,7 @@ import pytest
 
 from chromium import NAMES, Browser, Tab, find_chromium
 from farandole.report import traces, write_report
-from studyfolder import Shape, make_run, make_study, stand_in_analyse
+from studyfolder import Shape, make_loaders, make_run, make_study, stand_in_analyse
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
                 )
             ),
             "names": write_report(
-                make_study(root / "names", Shape(kind="loaders", ranks=(2, 4), loaders=("pandas", "fast", "chunked"), trace=False))
+                make_study(root / "names", Shape(ranks=(4,), loaders=("pandas", "fast", "chunked"), trace=False))
             ),
+            "loaders": write_report(make_loaders(root / "loaders", benchmarks=("nt3", "p1b2"), repeats=2, failing=("polars",))),
             "little": write_report(make_study(root / "little", Shape(power="none", accuracy=False, trace=False, repeats=1))),
         }

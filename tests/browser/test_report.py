@@ -60,14 +60,14 @@ def tip(tab: Tab) -> str:
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW, 768])
-@pytest.mark.parametrize("page", ["study", "comparison", "many", "names", "run", "little"])
+@pytest.mark.parametrize("page", ["study", "comparison", "many", "names", "loaders", "run", "little"])
 def test_pages_fit_and_labels_keep_apart(tab: Tab, pages: dict[str, Path], page: str, width: int) -> None:
     tab.look(pages[page], width=width)
     assert tab.run(LOOK_CLOSELY) == []
     assert tab.complaints == []
 
 
-@pytest.mark.parametrize("page", ["study", "comparison", "many"])
+@pytest.mark.parametrize("page", ["study", "comparison", "many", "loaders"])
 def test_print_fits_on_a4_in_light_colours(tab: Tab, pages: dict[str, Path], page: str) -> None:
     tab.look(pages[page], width=A4, media="print", dark=True)
     assert tab.run(LOOK_CLOSELY) == []

@@ -12,10 +12,11 @@ import pytest
 from farandole.comm.watchdog import alive
 from farandole.data.make import make
 from farandole.study import loaders
-from farandole.study.loaders import LoaderStudy, run
+from farandole.study.folder import StudyFolder
+from farandole.study.loaders import LoaderStudy
 from farandole.study.loaders_plan import plan_text
-from farandole.study.loaders_text import as_text
 from farandole.study.pages import forget_pages, held_share
+from farandole.study.running import summary
 from studycommand import children, farandole, stopped
 
 pytest.importorskip("numba")
@@ -26,9 +27,15 @@ def study(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return farandole("study", "loaders", *words, "--out", str(out), cwd=out)
 
 
-def results(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / "loaders.json").read_text())
-    return found
+def results(out: Path) -> list[dict[str, Any]]:
+    return list(StudyFolder(out).last_results().values())
+
+
+def run(small: LoaderStudy) -> str:
+    """Without a process of its own: what the study says in the end."""
+    folder = StudyFolder(small.out)
+    loaders.run(small, folder, ["study", "loaders", *small.benchmarks])
+    return summary(folder)
 
 
 @pytest.fixture
@@ -43,14 +50,14 @@ def test_a_dry_run_says_what_would_be_read_and_makes_nothing(tmp_path: Path, dat
     told = plan_text(small)
     size = (data / "nt_train2.csv").stat().st_size
     # pandas, fast and the two ways of its cache on both files; three of them by two at once on the larger one
-    assert told.startswith("loaders: 11 measurements, 0 have a result already")
+    assert told.startswith("Loaders compared: 11 measurements, 0 have a result already")
     assert f"nt_train2.csv  {size / 1e6:.1f} MB" in told and "to be made" not in told
     assert "read with pandas, fast, " in told and "each cold and warm, 1 time: " in told
     missing = plan_text(LoaderStudy(benchmarks=["nt3"], out=tmp_path / "out", preset="paper", loaders=["fast"]))
     assert "nt_train2.csv  about 596." in missing and missing.count(" MB, to be made") == 2
     assert {path.name for path in tmp_path.iterdir()} == there
     shown = study(tmp_path, "nt3", "--data-dir", str(data), "--loaders", "pandas", "--dry-run")
-    assert shown.returncode == 0 and "nt_test2.csv" in shown.stdout and not (tmp_path / "loaders.json").exists()
+    assert shown.returncode == 0 and "nt_test2.csv" in shown.stdout and not (tmp_path / "study.json").exists()
 
 
 def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path) -> None:
@@ -59,65 +66,70 @@ def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path) -> None:
     words = ("nt3", "--data-dir", str(data), "--loaders", "pandas,pandas-chunked,fast", "--repeats", "2")
     told = study(tmp_path, *words)
     assert told.returncode == 0, told.stderr
-    for shown in ("pandas-chunked", "fast-cached", "nt_test2.csv", "at once", "fast compiles once"):
+    for shown in ("pandas-chunked", "fast-cached", "nt_test2.csv", "at once", "fast compiles once", "base case: pandas", "medians of 2 readings"):
         assert shown in told.stdout
-    assert max(len(line) for line in told.stdout.splitlines()) <= 100
+    page = tmp_path / "report.html"
+    assert told.stdout.endswith(f"page      {page}\n") and "NT3: " in page.read_text()
+    assert max(len(line) for line in told.stdout.partition("\nNT3: ")[0].splitlines()) <= 100
     assert "s left" in told.stderr
     first = results(tmp_path)
-    # 5 methods x 2 files x 2 states; 2 ranks: 4 methods (none that writes a cache) x 1 file x 2 states
-    assert len(first["rows"]) == 5 * 2 * 2 + 4 * 2
-    for row in first["rows"]:
-        assert row["reason"] is None
-        assert len(row["samples"]) == 2
-        assert min(row["seconds"], row["mb_per_s"]) > 0
-        assert row["shape"] == [128 if row["role"] == "train" else 32, 1000]
+    # Twice 5 methods x 2 files x 2 states; 2 ranks: 4 methods (none that writes a cache) x 1 file x 2 states
+    assert len(first) == 2 * (5 * 2 * 2 + 4 * 2)
+    for result in first:
+        figures, settings = result["figures"], result["settings"]
+        assert result["status"] == "ok" and result["reason"] is None
+        assert min(figures["load_s"], figures["mb_per_s"]) > 0
+        assert (figures["rows"], figures["columns"]) == (128 if settings["role"] == "train" else 32, 1000)
         # Of 4 bytes a value, once for all processes or for each; threads leave their stacks, pandas keeps megabytes besides.
-        table_bytes = 4 * 1000 * row["shape"][0]
-        most_bytes = 4 * table_bytes + (512 << 10) if row["method"].startswith("fast") else 50 * table_bytes
-        assert 0.99 * table_bytes < row["held_bytes"] < most_bytes, row
-    assert first["compile_s"] > 0
-    assert first["environment"]["packages"]["pandas"] == first["loaders"]["pandas"]
+        table_bytes = 4 * 1000 * figures["rows"]
+        most_bytes = 4 * table_bytes + (512 << 10) if settings["loader"].startswith("fast") else 50 * table_bytes
+        assert 0.99 * table_bytes < figures["held_bytes"] < most_bytes, result
+    plan = StudyFolder(tmp_path).plan()
+    assert plan["compile_s"] > 0
+    assert plan["command"].startswith("farandole study loaders nt3 --data-dir ")
+    assert plan["environment"]["packages"]["pandas"] == first[0]["settings"]["version"]
 
     again = study(tmp_path, *words, "--json")
     assert "14 of 14 measurements are in" in again.stderr
-    assert json.loads(again.stdout)["rows"] == first["rows"]
+    assert json.loads(again.stdout)["results"] == first
 
     os.utime(data / "nt_test2.csv", ns=(1, 1))
     changed = study(tmp_path, *words)
     assert "9 of 14 measurements are in" in changed.stderr
+    assert changed.stdout.count("nt3 nt_test2.csv: ") == 1, "of a file that has changed, the last figures count"
 
 
 def test_missing_files_are_made(tmp_path: Path) -> None:
     told = study(tmp_path, "p1b3", "--loaders", "pandas", "--ranks", "1")
     assert told.returncode == 0, told.stderr
     assert (tmp_path / "data" / "test" / "P1B3_dose_response.csv").is_file()
-    assert {row["role"] for row in results(tmp_path)["rows"]} == {"dose_response", "expressions", "descriptors"}
+    assert {result["settings"]["role"] for result in results(tmp_path)} == {"dose_response", "expressions", "descriptors"}
 
 
-def test_what_cannot_be_read_is_null_with_the_reason(
+def test_what_cannot_be_read_has_failed_with_the_reason(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loaders, "compile_seconds", lambda: 1.0)  # measured above, and takes long
     with (data / "nt_test2.csv").open("a") as file:
         file.write("1,2\n")
-    found = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["fast"], ranks=[1]))
-    bad = [row for row in found["rows"] if row["role"] == "test"]
+    told = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["fast"], ranks=[1]))
+    assert "failed: nt3 test, fast: DataError" in told
+    bad = [result for result in results(tmp_path) if result["settings"]["role"] == "test"]
     assert bad
-    for row in bad:
-        assert row["seconds"] is None
-        assert "line 9" in row["reason"]
-    assert "not measured: fast, test: DataError" in as_text(found)
-    assert all(row["seconds"] for row in found["rows"] if row["role"] == "train")
+    for result in bad:
+        assert result["status"] == "failed" and result["figures"] == {}
+        assert "line 9" in result["reason"]
+    assert all(result["figures"]["load_s"] for result in results(tmp_path) if result["settings"]["role"] == "train")
 
 
 def test_a_loader_that_is_not_installed_is_listed_as_such(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loaders, "installed", lambda name: None)
-    found = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["polars"], ranks=[1]))
-    assert found["loaders"] == {"polars": None}
-    assert [row["seconds"] for row in found["rows"]] == [None] * 4
-    assert "polars, train: not installed; type: pip install 'farandole[loaders]'" in as_text(found)
+    told = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["polars"], ranks=[1]))
+    assert [result["status"] for result in results(tmp_path)] == ["failed"] * 4
+    assert "failed: nt3 train, polars: not installed; type: pip install 'farandole[loaders]'" in told
+    assert "No file has been read: not installed" in told
 
 
 @pytest.mark.parametrize(
@@ -139,12 +151,13 @@ def test_mistakes_are_explained_in_one_line(tmp_path: Path, words: list[str], sa
     assert not list(tmp_path.iterdir())
 
 
-def test_results_that_are_not_ours_are_refused(tmp_path: Path, data: Path) -> None:
-    (tmp_path / "loaders.json").write_text("[1, 2")
-    told = study(tmp_path, "nt3", "--data-dir", str(data))
+@pytest.mark.parametrize("content", ["[1, 2", '{"schema": 1, "kind": "strong", "title": "NT3", "points": []}'])
+def test_a_folder_of_something_else_is_refused_before_files_are_made(tmp_path: Path, content: str) -> None:
+    (tmp_path / "study.json").write_text(content)
+    told = study(tmp_path, "nt3")
     assert told.returncode == 1
-    assert "choose another --out" in told.stderr
-    assert (tmp_path / "loaders.json").read_text() == "[1, 2"
+    assert "hoose another" in told.stderr and len(told.stderr.splitlines()) == 1
+    assert (tmp_path / "study.json").read_text() == content and not (tmp_path / "data").exists()
 
 
 def test_ctrl_c_keeps_what_there_is_and_ends_every_process(tmp_path: Path, data: Path) -> None:
@@ -163,7 +176,7 @@ def test_ctrl_c_keeps_what_there_is_and_ends_every_process(tmp_path: Path, data:
     while left := [pid for pid in nursery if alive(pid)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
-    assert results(tmp_path)["rows"] == []
+    assert results(tmp_path) == []
 
 
 def test_forgotten_pages_are_gone_until_they_are_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-__all__ = ["Shape", "analysis", "large_study", "make_run", "make_study", "stand_in_analyse"]
+__all__ = ["Shape", "analysis", "large_study", "make_loaders", "make_run", "make_study", "stand_in_analyse"]
 
 ENVIRONMENT = {
     "cpu": "Example 9000 Processor",
@@ -67,6 +67,62 @@ def make_study(folder: Path, shape: Shape | None = None) -> Path:
     (folder / "study.json").write_text(json.dumps(about, indent=1))
     (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
+
+
+_LOADERS = {"pandas": 85.0, "pandas-chunked": 70.0, "polars": 65.0, "fast": 600.0, "fast-storing": 420.0, "fast-cached": 3000.0}
+"""MB/s."""
+_FILES = {
+    "nt3": {"train": ("nt_train2.csv", 591_000_000), "test": ("nt_test2.csv", 148_000_000)},
+    "p1b2": {"train": ("P1B2.train.csv", 162_000_000), "test": ("P1B2.test.csv", 55_000_000)},
+}
+
+
+def make_loaders(
+    folder: Path,
+    *,
+    benchmarks: Sequence[str] = ("nt3",),
+    loaders: Sequence[str] = tuple(_LOADERS),
+    repeats: int = 3,
+    failing: Sequence[str] = (),
+    cores: int = 8,
+) -> Path:
+    """A folder as `farandole study loaders` leaves it: alone and, of the training file, two at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for benchmark in benchmarks:
+        for role, ranks in (("train", 1), ("train", 2), ("test", 1)):
+            for loader in loaders:
+                for state in ("cold", "warm"):
+                    lines += [_reading(benchmark, role, ranks, loader, state, repeat, loader in failing) for repeat in range(repeats)]
+    about = {
+        "schema": 1, "kind": "loaders", "benchmark": None, "preset": None, "fixed": {}, "title": "Loaders compared",
+        "command": f"farandole study loaders {' '.join(benchmarks)} --preset paper --repeats {repeats}", "base": {"loader": "pandas"},
+        "points": [{name: line[name] for name in ("key", "settings", "repeat")} for line in lines],
+        "environment": {**ENVIRONMENT, "cores": cores, "packages": {"farandole": "0.1.0", "pandas": "2.3.1"}},
+        "git": GIT, "created": "2026-03-02T09:30:00+00:00", "compile_s": 4.5,
+    }  # fmt: skip
+    (folder / "study.json").write_text(json.dumps(about, indent=1))
+    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def _reading(benchmark: str, role: str, ranks: int, loader: str, state: str, repeat: int, failed: bool) -> dict[str, Any]:
+    name, size = _FILES[benchmark][role]
+    settings = {
+        "ranks": ranks, "benchmark": benchmark, "role": role, "path": f"/data/{name}", "bytes": size, "mtime_ns": 1, "inode": 2,
+        "loader": loader, "version": "2.3.1", "state": state,
+    }  # fmt: skip
+    key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
+    load_s = size / 1e6 / _LOADERS[loader] * (1.0 + 0.02 * repeat) * (1.2 if state == "cold" else 1.0) * (1.6 if ranks > 1 else 1.0)
+    figures = {
+        "load_s": load_s, "mb_per_s": size / 1e6 / load_s, "safe_s": None, "peak_bytes": 2 * size, "resident_peak_bytes": 2 * size,
+        "held_bytes": size * (1 if "fast" in loader else ranks), "rows": 1120, "columns": 60483,
+    }  # fmt: skip
+    line = {
+        "schema": 1, "study": "loaders", "key": key, "settings": settings, "repeat": repeat, "status": "ok", "reason": None,
+        "started": "2026-03-02T09:31:00+00:00", "wall_s": load_s, "run": None, "marks": [], "figures": figures, "reasons": {},
+    }  # fmt: skip
+    return line | {"status": "failed", "reason": f"{loader} ran out of memory", "figures": {}} if failed else line
 
 
 def large_study(folder: Path) -> Path:

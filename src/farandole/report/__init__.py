@@ -32,10 +32,12 @@ def write_report(folder: Path, other: Path | None = None) -> Path:
 def write_page(folder: Path, other: Path | None = None) -> Page:
     """As `write_report`, and what the page says."""
     from farandole.report.content import content_of
+    from farandole.report.loaders_content import is_of_loaders, loaders_content
     from farandole.report.page import page_of
     from farandole.report.reading import read_folder
 
-    content = content_of(read_folder(folder), None if other is None else read_folder(other))
+    study, compared = read_folder(folder), None if other is None else read_folder(other)
+    content = loaders_content(study) if is_of_loaders(study, compared) else content_of(study, compared)
     path = folder / "report.html"
     unfinished = folder / f".report.html.{os.getpid()}"
     try:

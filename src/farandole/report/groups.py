@@ -17,7 +17,6 @@ _ALONG = {
     "weak": ("ranks",),
     "batch": ("batch_size", "global_batch", "batch_scaling"),
     "lr": ("rate", "learning_rate", "lr_scaling"),
-    "loaders": ("loader",),
 }
 EMULATED = "emulate_ranks"
 _NEVER_A_SERIES = frozenset({"seed", "repeat", "nodes"})

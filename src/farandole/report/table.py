@@ -8,11 +8,12 @@ from typing import Any
 
 from farandole.report.comparing import Comparison, Pair
 from farandole.report.groups import Axis, Point, metric_of, word_for
+from farandole.report.loaders import Reading
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import UNKNOWN, number, percent, plain, times
 from farandole.report.scaling import Scaling
 
-__all__ = ["compare_table", "components_table", "results_table"]
+__all__ = ["compare_table", "components_table", "loaders_table", "results_table"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,12 +131,17 @@ def _setting_cell(value: object) -> Markup:
 
 
 def _cell(column: Column, point: Point, scaling: Scaling[Point] | None) -> Markup:
-    value, kind = column.value(point, scaling), "minor" if column.minor else None
+    spread = point.spread(column.spread) if column.spread else None
+    return _figure_cell(column.value(point, scaling), column.text, spread, "minor" if column.minor else None)
+
+
+def _figure_cell(
+    value: float | None, text: Callable[[float], str] = number, spread: tuple[float, float] | None = None, kind: str | None = None
+) -> Markup:
     if value is None:
         return tag("td", UNKNOWN, data_v="", class_=kind)
-    spread = point.spread(column.spread) if column.spread else None
-    small = tag("small", f"{column.text(spread[0])}–{column.text(spread[1])}") if spread and spread[0] < spread[1] else None
-    return tag("td", column.text(value), small, data_v=f"{value:.6g}", class_=kind)
+    small = tag("small", f"{text(spread[0])}–{text(spread[1])}") if spread and spread[0] < spread[1] else None
+    return tag("td", text(value), small, data_v=f"{value:.6g}", class_=kind)
 
 
 def _runs(point: Point) -> Markup:
@@ -152,6 +158,27 @@ def _table(head: Sequence[str], rows: Sequence[str], name: str) -> Markup:
     ]
     table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows), id=name)
     return join([tag("div", table, class_="scroll", tabindex="0"), tag("p", *buttons, class_="buttons needs-script")])
+
+
+def loaders_table(readings: Sequence[Reading]) -> Markup:
+    """A row for each way of reading a file."""
+    head = [_heading(name, kind="word") for name in ("loader", "benchmark", "file", "state")]
+    head += [
+        _heading("ranks"), _heading("size", "MB", kind="minor"), _heading("time", "s"), _heading("gain", "over pandas"), _heading("speed", "MB/s"),
+        _heading("contention", "× one rank"), _heading("peak", "MB"), _heading("held", "MB", kind="minor"), _heading("runs", kind="word"),
+    ]  # fmt: skip
+    return _table(head, [_reading_row(reading) for reading in readings], "results")
+
+
+def _reading_row(reading: Reading) -> Markup:
+    point = reading.point
+    cells = [_setting_cell(word) for word in (reading.loader, reading.setting("benchmark"), reading.file, reading.state, point.ranks)]
+    cells += [
+        _figure_cell(reading.bytes / 1e6, kind="minor"), _figure_cell(reading.seconds, spread=reading.spread), _figure_cell(reading.gain, times),
+        _figure_cell(point.median("mb_per_s")), _figure_cell(reading.over_alone("load_s"), times),
+        _figure_cell(_times(reading.most("peak_bytes"), 1e-6)), _figure_cell(_times(reading.most("held_bytes"), 1e-6), kind="minor"),
+    ]  # fmt: skip
+    return tag("tr", *cells, _runs(point), class_=None if point.attempts else "none")
 
 
 def components_table(components: Sequence[Mapping[str, Any]], total_s: float | None) -> Markup:

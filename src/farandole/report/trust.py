@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from farandole.report.groups import Point
+from farandole.report.loaders import STATES
 from farandole.report.numbers import count, number, percent, quantity
 from farandole.report.reading import Study
 from farandole.report.runs import Sampling, sampling_of
 from farandole.report.traces import Trace
 
-__all__ = ["Item", "trust_of"]
+__all__ = ["Item", "loaders_trust", "trust_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +41,20 @@ def trust_of(study: Study, points: Sequence[Point], trace: Trace) -> list[Item]:
         _git(study),
     ]
     return [item for item in items if item is not None]
+
+
+def loaders_trust(study: Study, points: Sequence[Point]) -> list[Item]:
+    """Of a study of loaders, which has neither power nor traces."""
+    items = [_page_cache(points), _repeats(study, points), _failed(study), _oversubscribed(points), _machine(study), _git(study)]
+    return [item for item in items if item is not None]
+
+
+def _page_cache(points: Sequence[Point]) -> Item:
+    states = [state for state in STATES if any(point.attempts and point.settings["state"] == state for point in points)]
+    words = "Cold: the file's pages were dropped from the page cache before it was read. Warm: they were in it."
+    if not states:
+        return Item(name="page cache", value="not known", level="none", words=words)
+    return Item(name="page cache", value=" and ".join(states), level="good" if len(states) == len(STATES) else "care", words=words)
 
 
 def _power(points: Sequence[Point], samplings: Sequence[Sampling]) -> Item:

@@ -12,13 +12,13 @@ from farandole.report.numbers import count, number, percent, plain, seconds, tim
 from farandole.report.reading import Study
 from farandole.report.scaling import CAUSES, Scaling
 
-__all__ = ["EFFICIENT", "comparison_verdict", "run_verdict", "study_verdict"]
+__all__ = ["EFFICIENT", "SAME", "comparison_verdict", "overlap", "run_verdict", "study_verdict"]
 
 EFFICIENT = 0.8
 """From here on a rank count is called efficient."""
 _LOST_ACCURACY = 0.02
 _MOST_SERIES = 3
-_SAME = 0.03
+SAME = 0.03
 """A smaller change of a time is none that a few runs could tell."""
 _WORDS = {cause.name: cause.words for cause in CAUSES}
 
@@ -221,9 +221,9 @@ def comparison_verdict(comparison: Comparison) -> str:
     saved, factor = pair.saved("total_s") or 0.0, pair.factor("total_s")
     change = f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} time {where} ({times(factor)})"
     spreads = pair.before.spread("total_s"), pair.after.spread("total_s")
-    if abs(saved) < _SAME:
-        change = f"the same time {where}, within {percent(_SAME)}"
-    elif _overlap(*spreads):
+    if abs(saved) < SAME:
+        change = f"the same time {where}, within {percent(SAME)}"
+    elif overlap(*spreads):
         change = f"no difference {where} that these runs could tell"
     clauses = [f"{comparison.after} instead of {comparison.before}: {change}", *_largest(pair)]
     if None in spreads:
@@ -238,7 +238,7 @@ def comparison_verdict(comparison: Comparison) -> str:
     return _sentence(clauses)
 
 
-def _overlap(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+def overlap(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
     return one is not None and other is not None and one[0] <= other[1] and other[0] <= one[1]
 
 

@@ -10,9 +10,9 @@ from farandole.errors import SettingsError
 from farandole.study.cases import Case, cases_of, trained_as
 from farandole.study.figures import FIGURES
 from farandole.study.folder import StudyFolder
+from farandole.study.formats import number
 from farandole.study.importing import paper_results, papers_tables
 from farandole.study.points import varying
-from farandole.study.table import number
 
 __all__ = ["beside"]
 
@@ -49,7 +49,7 @@ def _cases(name: str) -> tuple[list[Case], str]:
         table = papers_tables()[name]
         return cases_of(table["kind"], paper_results(table)), f"{table['source']}; {table['where']}"
     folder = StudyFolder(Path(name))
-    plan = folder.plan()
+    plan = folder.plan_of_runs("study beside")
     told = plan.get("source") or f"`{plan['command']}`"
     return cases_of(plan["kind"], list(folder.last_results().values())), told
 

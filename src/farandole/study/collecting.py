@@ -32,7 +32,7 @@ _JOBS = {"SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs", "LSB_JOBID": "lsf"}
 
 def run_as_job(folder: StudyFolder, name: str, *, power: bool) -> int:
     """What a generated script calls: the point `KEY-REPEAT`, whose result is left in its run directory."""
-    plan = folder.plan()
+    plan = folder.plan_of_runs("study point")
     points = {f"{p['key']}-{p['repeat']}": Point(**p) for p in plan["points"]}
     if name not in points:
         raise DataError(f"{folder.path} has no point {name}; there are {', '.join(points)}")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole.data.candle.files import BENCHMARKS, PRESETS
+from farandole.study.formats import FORMATS
 from farandole.study.options import add_kinds, run_file, run_kind
 from farandole.study.settings import KINDS
-from farandole.study.table import FORMATS
 
 if TYPE_CHECKING:
+    from farandole.study.loaders import LoaderStudy
+
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
 __all__ = ["add_study"]
@@ -50,7 +51,7 @@ examples:
   farandole study loaders nt3 --preset paper --dry-run          what it would read, and how much
   farandole study loaders nt3 --data-dir data --loaders pandas,fast --ranks 1,4 --repeats 3
 
-Results are in DIR/loaders.json. A study that was stopped goes on where it was when typed again.
+Results are in DIR/results.jsonl, and as a page in DIR/report.html. A study that was stopped goes on where it was when typed again.
 """
 
 
@@ -97,10 +98,8 @@ def _add_table(actions: Verbs) -> None:
 
 
 def _table(options: argparse.Namespace) -> int:
-    from farandole.study.cases import cases_of
     from farandole.study.folder import StudyFolder
-    from farandole.study.running import as_json
-    from farandole.study.table import as_table
+    from farandole.study.running import as_json, table_of
 
     folder = StudyFolder(options.folder)
     if options.scalars:
@@ -108,8 +107,7 @@ def _table(options: argparse.Namespace) -> int:
 
         print(export(folder, options.scalars))
         return 0
-    plan, results = folder.plan(), list(folder.last_results().values())
-    print(as_json(folder) if options.json else as_table(plan, cases_of(plan["kind"], results), options.format))
+    print(as_json(folder) if options.json else table_of(folder, options.format))
     return 0
 
 
@@ -140,7 +138,7 @@ def _collect(options: argparse.Namespace) -> int:
     from farandole.study.running import summary
 
     folder = StudyFolder(options.folder)
-    folder.plan()
+    folder.plan_of_runs("study collect")
     with folder.locked():
         say_collected(collect(folder, ask_again=True))
     print(summary(folder))
@@ -206,7 +204,7 @@ def _loaders(options: argparse.Namespace) -> int:
     from farandole.study.loaders_plan import plan_text
     from farandole.study.options import numbers
 
-    chosen = {} if options.loaders is None else {"loaders": [word.strip() for word in options.loaders.split(",")]}
+    chosen: dict[str, Any] = {} if options.loaders is None else {"loaders": [word.strip() for word in options.loaders.split(",")]}
     study = LoaderStudy(
         benchmarks=list(dict.fromkeys(options.names)), out=options.out, data_dir=options.data_dir,
         preset=options.preset, ranks=numbers("--ranks", options.ranks), repeats=options.repeats, force=options.force,
@@ -215,17 +213,21 @@ def _loaders(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(plan_text(study))
         return 0
-    return measure_loaders(study, as_json=options.json)
+    return measure_loaders(study, for_programs=options.json)
 
 
-def measure_loaders(study: Any, *, as_json: bool = False) -> int:
+def measure_loaders(study: LoaderStudy, *, for_programs: bool = False) -> int:
+    from farandole.study.folder import StudyFolder
     from farandole.study.loaders import run
-    from farandole.study.loaders_text import as_text
+    from farandole.study.running import as_json, summary
 
+    folder = StudyFolder(study.out)
     try:
-        results = run(study)
+        with folder.locked():
+            run(study, folder, sys.argv[1:])
     except KeyboardInterrupt:
         print(f"farandole: stopped; type the same again to go on, {study.out} has what there is.", file=sys.stderr)
         return 130
-    print(json.dumps(results, indent=1) if as_json else as_text(results))
+    told = summary(folder)  # with the page, which is written either way
+    print(as_json(folder) if for_programs else told)
     return 0

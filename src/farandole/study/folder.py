@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from farandole.errors import DataError
+from farandole.errors import DataError, SettingsError
+from farandole.report.loaders import KIND as LOADERS
 from farandole.study.points import Point, key_of, without_ranks
 
 __all__ = ["PLAN", "RESULTS", "SCHEMA", "StudyFolder", "now"]
@@ -54,13 +55,22 @@ class StudyFolder:
             raise DataError(f"{file} is no study of this version (schema {SCHEMA}). Choose another folder.")
         return content
 
+    def plan_of_runs(self, asked: str) -> dict[str, Any]:
+        """The same. SettingsError for a study of loaders, of which nobody can have what was `asked`."""
+        plan = self.plan()
+        if plan["kind"] == LOADERS:
+            raise SettingsError(
+                f"{asked}: {self.path} is a study of loaders, which trains nothing. For its figures type: "
+                f"farandole study table {self.path}, for its page farandole report {self.path}"
+            )
+        return plan
+
     def write_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Points of before stay; a folder that holds another study is refused."""
         plan = json.loads(json.dumps(plan))  # as it is read again: a tuple is a list
         merged = {"schema": SCHEMA, **plan, "created": now()}
         if self.exists:
-            old = self.plan()
-            self._check_same(old, plan)
+            old = self.check_same(plan)
             merged["created"] = old["created"]
             known = {(point["key"], point["repeat"]) for point in plan["points"]}
             merged["points"] = [p for p in old["points"] if (p["key"], p["repeat"]) not in known] + list(plan["points"])
@@ -82,13 +92,16 @@ class StudyFolder:
 
         return [found(point) for point in points]
 
-    def _check_same(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    def check_same(self, new: Mapping[str, Any]) -> dict[str, Any]:
+        """The plan that is here, empty where none is. DataError where it is of another study."""
+        old = self.plan() if self.exists else {}
         for name in _IDENTITY:
-            if old.get(name) != new.get(name):
+            if old and old.get(name) != new.get(name):
                 raise DataError(
                     f"{self.path} holds another study: {old.get('title')!r} ({name}: {_brief(old.get(name))}), not "
                     f"{new.get('title')!r} ({name}: {_brief(new.get(name))}). Choose another --out."
                 )
+        return old
 
     def results(self) -> list[dict[str, Any]]:
         """Every attempt, in order. A last line that was cut is dropped, which is said."""

@@ -2,15 +2,17 @@
 
     plan      the files, made where they are missing; for each, the ways to read it, alone and N at once
     measure   each in fresh processes, the file dropped from the page cache (cold) and just read (warm)
-    keep      after every measurement, so that a study that was stopped goes on where it was
+    keep      a line for every reading, so that a study that was stopped goes on where it was
+    tell      tables, a verdict, and where the page is
 """
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,24 +23,27 @@ from farandole.data.loaders import LOADERS, VARIANTS, installed
 from farandole.data.make import make
 from farandole.errors import SettingsError
 from farandole.observe.environment import environment
+from farandole.report.loaders import BASE, KIND, STATES
 from farandole.study.compiling import compile_seconds
+from farandole.study.folder import SCHEMA, StudyFolder, now
 from farandole.study.nursery import Nursery, loader_of
+from farandole.study.points import Point, usable_cores
 from farandole.study.ranks import measure_on_ranks
-from farandole.study.record import Record
 from farandole.study.turn import CACHED, STORING, Figures, Turn
 
-__all__ = ["METHODS", "STATES", "LoaderStudy", "Source", "Unit", "planned", "run", "units_of"]
+__all__ = ["METHODS", "LoaderStudy", "Source", "Unit", "left_of", "planned", "run", "units_of"]
 
 METHODS = (
     "pandas", "pandas-low-memory-off", "pandas-chunks-only", "pandas-chunked", "dask", "polars-inferring", "polars",
     "pyarrow", "fast", STORING, CACHED,
 )  # fmt: skip
-STATES = ("cold", "warm")
 _LIMIT_S = 1800.0
 # P1B3 is nine tables: the tallest, the widest and the largest of them stand for it.
 _ROLES = ("train", "test", "dose_response", "expressions", "descriptors")
 _TOGETHER = ("fast", CACHED)
 """Read by ranks that share one parse; the others know nothing of each other."""
+_IDENTITY: dict[str, Any] = {"kind": KIND, "benchmark": None, "preset": None, "fixed": {}}
+"""A folder takes further files and loaders, but no other kind of study."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,6 +61,7 @@ class LoaderStudy:
     repeats: int = 1
     force: bool = False
     """Measure again what there are figures of."""
+    title: str = "Loaders compared"
 
     def __post_init__(self) -> None:
         if not self.benchmarks:
@@ -106,14 +112,13 @@ class Unit:
     ranks: int
     repeats: int
 
-    @property
-    def key(self) -> dict[str, Any]:
-        """What the figures are figures of."""
-        return {
-            "benchmark": self.source.benchmark, "role": self.source.role, **self.source.identity,
-            "method": self.method, "version": installed(loader_of(self.method)), "ranks": self.ranks,
-            "repeats": self.repeats,
+    def points(self) -> list[Point]:
+        """All readings; what a file was, and with which version it was read, tells them from others."""
+        settings = {
+            "ranks": self.ranks, "benchmark": self.source.benchmark, "role": self.source.role, **self.source.identity,
+            "loader": self.method, "version": installed(loader_of(self.method)),
         }  # fmt: skip
+        return [Point(settings={**settings, "state": state}, repeat=repeat) for state in STATES for repeat in range(self.repeats)]
 
     def turn(self, state: str, cache: Path) -> Turn:
         file = BENCHMARKS[self.source.benchmark].files[self.source.role]
@@ -124,21 +129,39 @@ class Unit:
         )  # fmt: skip
 
 
-def run(study: LoaderStudy) -> dict[str, Any]:
-    """Measure what is asked for and not yet known; all results, which are in `out`/loaders.json as well."""
-    sources = [source for name in study.benchmarks for source in _sources(study, name)]
-    record = Record(study.out / "loaders.json", environment=environment("pandas", "dask", "polars", "pyarrow"))
-    record.set(loaders={name: installed(name) for name in study.loaders})
-    units = units_of(study, sources)
-    if "fast" in study.loaders and installed("fast") and (study.force or record.get("compile_s") is None):
+def run(study: LoaderStudy, folder: StudyFolder, command: Sequence[str]) -> None:
+    """Measure what is asked for and not yet known. `command` are the words that were typed."""
+    before = folder.check_same({"title": study.title, **_IDENTITY})  # which comes before files are made
+    units = units_of(study, [source for name in study.benchmarks for source in _sources(study, name)])
+    compile_s = before.get("compile_s")
+    if "fast" in study.loaders and installed("fast") and (study.force or compile_s is None):
         _say("fast: compiling, in a folder of its own")
-        record.set(compile_s=compile_seconds())
-    missing = [unit for unit in units if study.force or not record.has(unit.key, STATES)]
-    if len(missing) < len(units):
-        _say(f"{len(units) - len(missing)} of {len(units)} measurements are in {record.path} already (--force repeats them)")
+        compile_s = compile_seconds()
+    folder.write_plan(_plan(study, units, command) | {"compile_s": compile_s})
+    left = left_of(study, folder, units)
+    if len(left) < len(units):
+        _say(f"{len(units) - len(left)} of {len(units)} measurements are in {folder.path} already (--force repeats them)")
     with ExitStack() as stack:
-        _Runner(study.out / "cache", record, stack).run(missing)
-    return record.of([unit.key for unit in units])
+        _Runner(folder, stack).run(left)
+
+
+def _plan(study: LoaderStudy, units: Sequence[Unit], command: Sequence[str]) -> dict[str, Any]:
+    from farandole.train.record import git_state
+
+    return {
+        **_IDENTITY, "title": study.title, "command": shlex.join(["farandole", *command]), "base": {"loader": BASE},
+        "points": [point.as_dict() for unit in units for point in unit.points()],
+        "environment": environment("pandas", "dask", "polars", "pyarrow"), "git": git_state(),
+    }  # fmt: skip
+
+
+def left_of(study: LoaderStudy, folder: StudyFolder, units: Sequence[Unit]) -> list[tuple[Unit, list[Point]]]:
+    """Units with those of their readings that have no good result."""
+    asked = [(unit, unit.points()) for unit in units]
+    points = [point for _, found in asked for point in found]
+    names = {point.name for point in (points if study.force or not folder.exists else folder.missing(points))}
+    left = [(unit, [point for point in found if point.name in names]) for unit, found in asked]
+    return [(unit, found) for unit, found in left if found]
 
 
 def planned(study: LoaderStudy, name: str) -> list[Source]:
@@ -177,29 +200,27 @@ def units_of(
 class _Runner:
     """Takes the turns of units, and keeps what was found."""
 
-    def __init__(self, cache: Path, record: Record, stack: ExitStack) -> None:
+    def __init__(self, folder: StudyFolder, stack: ExitStack) -> None:
         """`stack` ends the processes."""
-        self._cache = cache
-        self._record = record
+        self._folder = folder
         self._stack = stack
         self._nurseries: dict[str, Nursery] = {}
 
-    def run(self, units: Sequence[Unit]) -> None:
+    def run(self, left: Sequence[tuple[Unit, Sequence[Point]]]) -> None:
         began = time.monotonic()
-        total = sum(_weight(unit) for unit in units)
+        total = sum(_weight(unit, points) for unit, points in left)
         done = 0.0
-        for number, unit in enumerate(units, 1):
-            by_state = self._measured(unit)
-            for state, found in by_state.items():
-                self._record.add(unit.key, state, _figures(unit, found))
-            done += _weight(unit)
+        for number, (unit, points) in enumerate(left, 1):
+            lines = self._measured(unit, points)
+            self._folder.append(*lines)
+            done += _weight(unit, points)
             left_s = (time.monotonic() - began) * (total - done) / done
-            _say(f"{number}/{len(units)} {_described(unit, by_state)}; {left_s:.0f} s left")
+            _say(f"{number}/{len(left)} {_described(unit, lines)}; {left_s:.0f} s left")
 
-    def _measured(self, unit: Unit) -> dict[str, list[Figures]]:
-        turns = [(state, unit.turn(state, self._cache)) for state in STATES for _ in range(unit.repeats)]
-        found = self._taken(unit, [turn for _, turn in turns])
-        return {state: [f for (s, _), f in zip(turns, found) if s == state] for state in STATES}
+    def _measured(self, unit: Unit, points: Sequence[Point]) -> list[dict[str, Any]]:
+        started = now()
+        found = self._taken(unit, [unit.turn(point.settings["state"], self._folder.path / "cache") for point in points])
+        return [_line(point, figures, started) for point, figures in zip(points, found)]
 
     def _taken(self, unit: Unit, turns: list[Turn]) -> list[Figures]:
         loader = loader_of(unit.method)
@@ -214,42 +235,46 @@ class _Runner:
         return [self._nurseries[package].measure(turn, unit.ranks, _LIMIT_S) for turn in turns]
 
 
-def _weight(unit: Unit) -> float:
-    """About how long a unit takes, in MB of text: a process's beginning is worth a few."""
-    return unit.ranks * (unit.source.path.stat().st_size / 1e6 + 5.0)
+def _weight(unit: Unit, points: Sequence[Point]) -> float:
+    """About how long readings take, in MB of text: a process's beginning is worth a few."""
+    return len(points) * unit.ranks * (unit.source.path.stat().st_size / 1e6 + 5.0)
 
 
-def _figures(unit: Unit, found: Sequence[Figures]) -> dict[str, Any]:
-    """Of the repeats of a measurement: the median of seconds, the most of memory."""
-    good = [one for one in found if one.seconds is not None]
-    samples = [one.seconds for one in good if one.seconds is not None]
-    seconds = statistics.median(samples) if samples else None
-    size = unit.source.path.stat().st_size
+def _line(point: Point, found: Figures, started: str) -> dict[str, Any]:
+    """Of results.jsonl."""
+    settings = point.settings
     return {
-        "seconds": seconds,
-        "samples": samples,
-        "mb_per_s": size / 1e6 / seconds if seconds else None,
-        "safe_s": _most(good, "safe_s"),
-        "peak_bytes": _most(good, "peak_bytes"),
-        "resident_peak_bytes": _most(good, "resident_peak_bytes"),
-        "held_bytes": _most(good, "held_bytes"),
-        "shape": good[0].shape if good else None,
-        "reason": next((one.reason for one in found if one.reason), None),
+        "schema": SCHEMA, "study": KIND, **point.as_dict(), "status": "ok" if found.seconds is not None else "failed",
+        "reason": found.reason, "started": started, "wall_s": found.seconds, "run": None,
+        "marks": ["oversubscribed"] if settings["ranks"] > usable_cores() else [],
+        "figures": {} if found.seconds is None else _figures(found, settings["bytes"]), "reasons": {},
+    }  # fmt: skip
+
+
+def _figures(found: Figures, size: int) -> dict[str, Any]:
+    return {
+        "load_s": found.seconds,
+        "mb_per_s": size / 1e6 / found.seconds if found.seconds else None,
+        "safe_s": found.safe_s,
+        "peak_bytes": found.peak_bytes,
+        "resident_peak_bytes": found.resident_peak_bytes,
+        "held_bytes": found.held_bytes,
+        "rows": found.shape[0],
+        "columns": found.shape[1],
     }
 
 
-def _most(found: Sequence[Figures], name: str) -> Any:
-    return max((value for one in found if (value := getattr(one, name)) is not None), default=None)
-
-
-def _described(unit: Unit, by_state: dict[str, list[Figures]]) -> str:
-    figures = {state: _figures(unit, found) for state, found in by_state.items()}
-    told = ", ".join(
-        f"{state} {f['seconds']:.3f} s" if f["seconds"] is not None else f"{state}: {f['reason']}"
-        for state, f in figures.items()
-    )
+def _described(unit: Unit, lines: Sequence[Mapping[str, Any]]) -> str:
+    told = ", ".join(_state(state, [line for line in lines if line["settings"]["state"] == state]) for state in STATES)
     ranks = f", {unit.ranks} at once" if unit.ranks > 1 else ""
     return f"{unit.source.path.name} {unit.method}{ranks}: {told}"
+
+
+def _state(state: str, lines: Sequence[Mapping[str, Any]]) -> str:
+    seconds = [line["figures"]["load_s"] for line in lines if line["status"] == "ok"]
+    if seconds:
+        return f"{state} {statistics.median(seconds):.3f} s"
+    return f"{state}: {lines[-1]['reason']}" if lines else f"{state} known"
 
 
 def _say(text: str) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from farandole.data.make.sets import about_bytes
-from farandole.study.loaders import STATES, LoaderStudy, Source, Unit, planned, units_of
-from farandole.study.record import Record
+from farandole.report.loaders import STATES
+from farandole.study.folder import StudyFolder
+from farandole.study.loaders import LoaderStudy, Source, Unit, left_of, planned, units_of
 
 __all__ = ["plan_text"]
 
 
-def plan_text(study: LoaderStudy, title: str = "loaders") -> str:
+def plan_text(study: LoaderStudy) -> str:
     """Files with their sizes, what reads them, and how much text that is in all; nothing is written."""
     sources = [source for name in study.benchmarks for source in planned(study, name)]
     sizes = _sizes(study, sources)
     units = units_of(study, sources, sizes.__getitem__)
-    done = _done(study, units)
-    left_bytes = sum(unit.ranks * len(STATES) * unit.repeats * sizes[unit.source.path] for unit in units if unit not in done)
-    lines = [f"{title}: {len(units)} measurements, {len(done)} have a result already", ""]
+    left = _left(study, units)
+    left_bytes = sum(unit.ranks * readings * sizes[unit.source.path] for unit, readings in left)
+    lines = [f"{study.title}: {len(units)} measurements, {len(units) - len(left)} have a result already", ""]
     lines += [f"  {source.benchmark}  {source.path}  {_told(source, sizes[source.path])}" for source in sources]
     lines += ["", f"read with {', '.join(study.methods)}"]
     if max(study.ranks) > 1:
@@ -37,11 +38,11 @@ def _sizes(study: LoaderStudy, sources: list[Source]) -> dict[Path, int]:
     return sizes
 
 
-def _done(study: LoaderStudy, units: list[Unit]) -> list[Unit]:
-    if study.force:
-        return []
-    record = Record(study.out / "loaders.json", environment={})
-    return [unit for unit in units if unit.source.path.is_file() and record.has(unit.key, STATES)]
+def _left(study: LoaderStudy, units: list[Unit]) -> list[tuple[Unit, int]]:
+    """Units, and how many readings of each there will be."""
+    there = [unit for unit in units if unit.source.path.is_file()]
+    known = [(unit, len(points)) for unit, points in left_of(study, StudyFolder(study.out), there)]
+    return known + [(unit, len(STATES) * unit.repeats) for unit in units if unit not in there]
 
 
 def _told(source: Source, size: int) -> str:

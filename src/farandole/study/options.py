@@ -114,9 +114,9 @@ def _loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
     if useless:
         told = ", ".join(f"--{name.replace('_', '-')}" for name in useless)
         raise SettingsError(f"{told}: {options.file} is a study of loaders, which reads files on this machine. Leave it out.")
-    study = LoaderStudy(**{name: value for name, value in content.items() if name not in ("kind", "title")})
+    study = LoaderStudy(**{name: value for name, value in content.items() if name != "kind"})
     if options.dry_run:
-        print(plan_text(study, content.get("title", "loaders")))
+        print(plan_text(study))
         return 0
     return measure_loaders(study)
 

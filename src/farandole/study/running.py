@@ -17,18 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from farandole.observe.environment import environment
+from farandole.report.loaders import KIND as LOADERS
+from farandole.report.reading import read_folder
 from farandole.study.cases import cases_of
 from farandole.study.collecting import collect
 from farandole.study.estimate import Estimate
 from farandole.study.folder import StudyFolder
 from farandole.study.live import LiveLine
+from farandole.study.loaders_table import loaders_table
 from farandole.study.pointrun import PointRunner
 from farandole.study.points import LONG, Point, described, is_crowded, usable_cores, varying
 from farandole.study.settings import StudySettings
 from farandole.study.table import as_table
 from farandole.train.progress import duration
 
-__all__ = ["plan_text", "prepare_data", "run_study", "summary", "write_plan"]
+__all__ = ["as_json", "plan_text", "prepare_data", "run_study", "summary", "table_of", "write_plan"]
 
 
 def plan_text(study: StudySettings, folder: StudyFolder) -> str:
@@ -132,15 +135,27 @@ class _Watch:
         self._live.show(f"{self._told}: {passed_s:.0f} s, about {duration(left_s)} left | {line}")
 
 
+def table_of(folder: StudyFolder, form: str) -> str:
+    """The table of a study of any kind; FORMATS has the forms."""
+    return _table(folder, list(folder.last_results().values()), form)
+
+
+def _table(folder: StudyFolder, results: Sequence[Mapping[str, Any]], form: str) -> str:
+    plan = folder.plan()
+    if plan["kind"] == LOADERS:
+        return loaders_table(read_folder(folder.path), form)
+    return as_table(plan, cases_of(plan["kind"], results), form)
+
+
 def summary(folder: StudyFolder) -> str:
     """Table, verdict, failed points with their logs, and the path of the page."""
     from farandole.report import write_page_if_possible
 
-    plan, results = folder.plan(), list(folder.last_results().values())
+    results = list(folder.last_results().values())
     page = write_page_if_possible(folder.path)
-    lines = [as_table(plan, cases_of(plan["kind"], results), "text"), "", *([page.verdict] if page else [])]
+    lines = [_table(folder, results, "text"), "", *([page.verdict] if page else [])]
     for result in results:
-        if result["status"] != "ok":
+        if result["status"] != "ok" and result["study"] != LOADERS:  # whose table has the reasons
             where = folder.path / (result["run"] or "")
             lines.append(f"failed: {_told_result(result)}: {result['reason']}; see {where / 'console.txt'}")
     lines += ["", f"results   {folder.path / 'results.jsonl'}", *([f"page      {page.path}"] if page else [])]

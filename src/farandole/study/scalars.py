@@ -29,6 +29,7 @@ _MASK_DELTA = 0xA282EAD8
 
 def export(folder: StudyFolder, where: str) -> str:
     """What was written, in a sentence for people."""
+    folder.plan_of_runs("--scalars")
     check_where(where)
     results = [one for one in folder.last_results().values() if one["status"] == "ok" and one["run"]]
     names = varying(one["settings"] for one in results)

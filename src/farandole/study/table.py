@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from farandole.errors import SettingsError
 from farandole.study.cases import Case
 from farandole.study.figures import FIGURES
+from farandole.study.formats import Table, aligned, as_csv, as_latex, as_markdown, check_format, number
 from farandole.study.points import described, varying
 
-__all__ = ["FIGURE", "FORMATS", "SETTING", "as_table", "number"]
+__all__ = ["FIGURE", "SETTING", "as_table"]
 
-FORMATS = ("text", "markdown", "csv", "latex")
 SETTING, FIGURE = "setting_", "figure_"
 """In a CSV file, before names that are a setting's and a figure's at once."""
 _MODELLED = ("power_w", "energy_j", "energy_per_sample_j", "edp_js")
@@ -33,13 +30,15 @@ class Column:
 
 def as_table(plan: Mapping[str, Any], cases: Sequence[Case], form: str) -> str:
     """`plan` is the study's; FORMATS has the forms."""
-    if form not in FORMATS:
-        raise SettingsError(f"format={form!r} is unknown. Use one of {', '.join(FORMATS)}.")
+    check_format(form)
     if form == "csv":
         return _csv(cases)
     columns = _columns(cases)
-    notes = _notes(plan, cases)
-    return {"text": _text, "markdown": _markdown, "latex": _latex}[form](str(plan["title"]), columns, cases, notes)
+    title, notes = str(plan["title"]), _notes(plan, cases)
+    if form == "text":
+        return _text(title, columns, cases, notes)
+    table = Table(title=title, headings=[column.heading for column in columns], rows=_rows(columns, cases), notes=notes)
+    return as_markdown(table) if form == "markdown" else as_latex(table)
 
 
 def _columns(cases: Sequence[Case]) -> list[Column]:
@@ -104,17 +103,6 @@ def _runs(case: Case) -> str:
     return f"{case.runs}" + (f" ({case.failed} failed)" if case.failed else "")
 
 
-def number(value: float | None) -> str:
-    """For people: four digits or so."""
-    if value is None:
-        return "-"
-    if float(value).is_integer() and abs(value) < 1e6:
-        return f"{value:.0f}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.4g}"
-
-
 def _notes(plan: Mapping[str, Any], cases: Sequence[Case]) -> list[str]:
     """What a reader must know to compare."""
     names = [name for name in varying(case.settings for case in cases) if name != "seed"]
@@ -152,36 +140,8 @@ def _text(title: str, columns: Sequence[Column], cases: Sequence[Case], notes: S
         known = [i for i in range(len(shown)) if any(row[i] != "-" for row in rows)]
         if all(shown[i].group == 0 or shown[i].heading == "runs" for i in known):
             continue
-        lines = [[shown[i].heading for i in known], *([row[i] for i in known] for row in rows)]
-        widths = [max(map(len, column)) for column in zip(*lines)]
-        blocks += ["", *("  ".join(word.rjust(w) for word, w in zip(line, widths)) for line in lines)]
+        blocks += ["", *aligned([[shown[i].heading for i in known], *([row[i] for i in known] for row in rows)])]
     return "\n".join([*blocks, "", *notes])
-
-
-def _markdown(title: str, columns: Sequence[Column], cases: Sequence[Case], notes: Sequence[str]) -> str:
-    def line(words: Sequence[str]) -> str:
-        return f"| {' | '.join(word.replace('|', chr(92) + '|') for word in words)} |"
-
-    head = [line([column.heading for column in columns]), f"|{'---:|' * len(columns)}"]
-    return "\n".join([f"**{title}**", "", *head, *map(line, _rows(columns, cases)), "", *(f"- {note}" for note in notes)])
-
-
-_ESCAPED = str.maketrans({
-    "%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"$\sim$",
-    "\\": r"\textbackslash{}", "^": r"\^{}",
-})  # fmt: skip
-
-
-def _latex(title: str, columns: Sequence[Column], cases: Sequence[Case], notes: Sequence[str]) -> str:
-    def line(words: Sequence[str]) -> str:
-        return " & ".join(word.translate(_ESCAPED) for word in words) + r" \\"
-
-    caption = ". ".join([title, *notes]).translate(_ESCAPED)
-    return "\n".join([
-        r"\begin{table}", r"\centering", rf"\caption{{{caption}.}}", rf"\begin{{tabular}}{{{'r' * len(columns)}}}",
-        r"\hline", line([column.heading for column in columns]), r"\hline", *map(line, _rows(columns, cases)), r"\hline",
-        r"\end{tabular}", r"\end{table}",
-    ])  # fmt: skip
 
 
 def _csv(cases: Sequence[Case]) -> str:
@@ -194,17 +154,16 @@ def _csv(cases: Sequence[Case]) -> str:
     both = {*figures} & {*settings, "epochs"}  # which alone is taken for the setting
     known = [f"{SETTING}{name}" if name in both else name for name in settings]
     spreads = [f"{FIGURE if name in both else ''}{name}{end}" for name in figures for end in ("", "_min", "_max")]
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*known, "runs", "failed", "marks", "speedup", "efficiency", "metric", "power_provenance", *spreads])
+    rows = []
     for case in cases:
         found = [case.figures.get(name) for name in figures]
         values = [v for s in found for v in (("", "", "") if s is None else (s.median, s.low, s.high))]
         rate = ("", "") if case.scaled is None else (case.scaled.speedup, case.scaled.efficiency)
         given = [_csv_value(case.settings.get(name)) for name in settings]
         told = [case.runs, case.failed, "; ".join(case.marks), *rate, case.metric, case.provenance]
-        writer.writerow([*given, *told, *values])
-    return stream.getvalue().rstrip("\n")
+        rows.append([*given, *told, *values])
+    derived = ("runs", "failed", "marks", "speedup", "efficiency", "metric", "power_provenance")
+    return as_csv([*known, *derived, *spreads], rows)
 
 
 def _csv_value(value: Any) -> Any:

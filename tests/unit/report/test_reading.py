@@ -117,7 +117,7 @@ def test_repeats_become_one_point_and_loaders_series(tmp_path: Path) -> None:
     [
         ("batch", {"ranks": (2,), "batch_sizes": (10, 20)}, "batch_size"),
         ("lr", {"ranks": (2,), "rates": (0.1, 0.2)}, "rate"),
-        ("loaders", {"ranks": (2,), "loaders": ("pandas", "fast")}, "loader"),
+        ("strong", {"ranks": (2,), "loaders": ("pandas", "fast")}, "loader"),
         ("ours", {"ranks": (1, 2)}, "ranks"),
     ],
 )

@@ -26,7 +26,6 @@ FILES = sorted((ROOT / "studies").glob("*.toml"))
 def test_every_study_file_can_be_planned(file: Path) -> None:
     content = read_toml(file)
     if content.pop("kind") == "loaders":
-        content.pop("title")
         assert LoaderStudy(**content).benchmarks
         return
     study = StudySettings(**read_toml(file))

@@ -16,10 +16,11 @@ from farandole.study.cases import Case, cases_of
 from farandole.study.collecting import collect
 from farandole.study.figures import FIGURES, energy_figures, figures_of_command, figures_of_run
 from farandole.study.folder import StudyFolder
+from farandole.study.formats import FORMATS
 from farandole.study.importing import import_figures, papers_tables
 from farandole.study.pointrun import PointRunner
 from farandole.study.points import Point
-from farandole.study.table import FORMATS, as_table
+from farandole.study.table import as_table
 from repository import ROOT
 
 PLAN = {"kind": "strong", "title": "nt3_a & b"}

@@ -130,6 +130,8 @@ class Level:
     spread: tuple[float, float] | None
     words: str
     group: str = ""
+    kind: str = "s1"
+    """Its colour."""
 
     @property
     def reach(self) -> tuple[float, float]:
@@ -164,7 +166,7 @@ def _level(level: Level, top: float, x: Scale) -> Markup:
     return tag(
         "g",
         tag("text", level.label, x=x.start - 8, y=middle + 4, class_="tick end"),
-        tag("rect", tag("title", level.words), x=start, y=top, width=max(0.4, end - start), height=_THICK, class_="fill s1"),
+        tag("rect", tag("title", level.words), x=start, y=top, width=max(0.4, end - start), height=_THICK, class_=f"fill {level.kind}"),
         tag("line", x1=x(spread[0]), x2=x(spread[1]), y1=middle, y2=middle, class_="spread ink") if spread else None,
         tag("text", number(level.value), x=x(level.reach[1]) + 6, y=middle + 4, class_="label"),
     )
