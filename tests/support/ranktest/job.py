@@ -150,6 +150,8 @@ def _environment(launcher: Launcher, tag: str, workdir: Path, extra: Mapping[str
     env = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
     if launcher == "mpiexec":  # our own launcher sets the threads itself
         env.setdefault("OMP_NUM_THREADS", "1")
+    # Programs that run once: most of JAX's time would be LLVM's, on code that is fast already.
+    env.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
     env |= extra
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SUPPORT), env.get("PYTHONPATH", "")]))
     return env | {TAG: tag, RESULTS_DIR: str(workdir)}
