@@ -19,7 +19,7 @@ SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-of-ranks test-of-keras test-of-faults test-of-the-rest test-of-examples test-of-mpis test-mpis bench soak soak-training lint slurm browser clean
+.PHONY: help demo test test-of-ranks test-of-keras test-of-faults test-of-commands test-of-the-rest test-of-examples test-of-mpis test-mpis bench soak soak-training lint slurm browser clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +31,7 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile.
 test: $(READY) ## ruff, mypy and every test except the soak
-	@$(MAKE) --no-print-directory -j3 -Otarget test-of-the-rest test-of-ranks test-of-faults test-of-keras test-of-mpis test-of-examples lint
+	@$(MAKE) --no-print-directory -j3 -Otarget test-of-ranks test-of-faults test-of-commands test-of-keras test-of-the-rest test-of-mpis test-of-examples lint
 
 test-of-ranks: $(READY)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(RANK_TESTS) $(KERAS_TESTS:%=--ignore=%)
@@ -51,8 +51,11 @@ test-of-faults: $(READY)
 test-of-examples: $(READY)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(SHOWN_TESTS)
 
+test-of-commands: $(READY)
+	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 tests/cli $(SHOWN_TESTS:%=--ignore=%)
+
 test-of-the-rest: $(READY)
-	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(patsubst %,--ignore=%,$(RANK_TESTS) $(WAITING_TESTS) $(SHOWN_TESTS) tests/mpis)
+	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(patsubst %,--ignore=%,$(RANK_TESTS) $(WAITING_TESTS) $(SHOWN_TESTS) tests/cli tests/mpis)
 
 test-mpis: $(READY) $(OTHER_MPIS_READY) ## the tests of ranks and faults on MPICH, Open MPI and Intel MPI
 	@for venv in .venv $(OTHER_MPIS:%=.venv-%); do \

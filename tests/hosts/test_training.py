@@ -93,7 +93,7 @@ def test_training_is_that_of_one_process(hosts: Network) -> None:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("per_host", "compression", "width"), [(1, "none", 4), (2, "fp16", 2)])
+@pytest.mark.parametrize(("per_host", "compression", "width"), [pytest.param(1, "none", 4, marks=pytest.mark.soak), (2, "fp16", 2)])
 def test_each_value_crosses_the_link_once(
     hosts: Network, tmp_path: Path, per_host: int, compression: str, width: int
 ) -> None:

@@ -52,7 +52,7 @@ def without_numba(tmp_path):
     return {"PYTHONPATH": str(tmp_path)}
 
 
-FEW = ("window", "none", "flat")
+FEW = ("window", "none")
 
 
 def test_every_way_gives_the_same_bits_on_every_rank(ranks, without_numba):

@@ -49,7 +49,7 @@ def test_an_optimizer_before_init_is_told(tmp_path):
             print(error)
         print("mpi4py.MPI" in sys.modules)
     """
-    run = python(code, tmp_path, KERAS_BACKEND="torch")
+    run = python(code, tmp_path, KERAS_BACKEND="jax")
     assert "call farandole.init() first" in run.stdout, run.stderr
     assert run.stdout.endswith("False\n")
 
