@@ -11,14 +11,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError, SettingsError
 from farandole.report.loaders import KIND as LOADERS
-from farandole.study.points import Point, key_of, without_ranks
+from farandole.study.points import Point
 
 __all__ = ["PLAN", "RESULTS", "SCHEMA", "StudyFolder", "now"]
 
@@ -78,19 +77,6 @@ class StudyFolder:
             raise DataError(f"{self.path} has {RESULTS} but no {PLAN}: choose another --out.")
         self._write(PLAN, json.dumps(merged, indent=1) + "\n")
         return merged
-
-    def recognised(self, points: Sequence[Point]) -> list[Point]:
-        """The same, under the keys that this study has them by: `auto` was once part of none, but the ranks it stood for."""
-        known = self.plan()["points"] if self.exists else []
-        keys = {point["key"] for point in known}
-        former = {json.dumps(without_ranks(point["settings"]), sort_keys=True): point["key"] for point in known}
-
-        def found(point: Point) -> Point:
-            if point.key in keys or point.key == key_of(point.settings):
-                return point
-            return replace(point, key=former.get(json.dumps(without_ranks(point.settings), sort_keys=True), point.key))
-
-        return [found(point) for point in points]
 
     def check_same(self, new: Mapping[str, Any]) -> dict[str, Any]:
         """The plan that is here, empty where none is. DataError where it is of another study."""

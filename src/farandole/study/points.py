@@ -21,8 +21,8 @@ from farandole.errors import FarandoleError, SettingsError
 from farandole.launch.hosts import all_local, parse_hosts
 
 __all__ = [
-    "AUTO", "LONG", "Point", "as_name", "as_setting", "described", "expand", "is_crowded", "is_here", "key_of", "program_words", "resolved",
-    "run_words", "usable_cores", "varying", "without_ranks",
+    "AUTO", "LONG", "Point", "as_name", "as_setting", "described", "expand", "is_crowded", "is_here", "program_words", "resolved",
+    "run_words", "usable_cores", "varying",
 ]  # fmt: skip
 
 AUTO = "auto"
@@ -51,7 +51,7 @@ class Point:
     key: str = field(default="")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", self.key or key_of(self.settings))
+        object.__setattr__(self, "key", self.key or _key_of(self.settings))
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ def is_crowded(settings: Mapping[str, Any], hosts: str) -> bool:
     return is_here(settings, hosts) and settings["ranks"] > usable_cores()
 
 
-def key_of(settings: Mapping[str, Any]) -> str:
+def _key_of(settings: Mapping[str, Any]) -> str:
     """12 hex digits."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -110,12 +110,7 @@ def expand(
 
 def _key(settings: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Of what was asked for: on another machine `auto` is other ranks, which train the same."""
-    return key_of({**settings, **dict.fromkeys(_OWN, AUTO)} if given.get("ranks") == AUTO else settings)
-
-
-def without_ranks(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a point trains, on whatever ranks."""
-    return {name: value for name, value in settings.items() if name not in _OWN}
+    return _key_of({**settings, **dict.fromkeys(_OWN, AUTO)} if given.get("ranks") == AUTO else settings)
 
 
 def _resolved(given: Mapping[str, Any], nodes_of: Callable[[int], int]) -> dict[str, Any]:

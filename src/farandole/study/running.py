@@ -36,7 +36,7 @@ __all__ = ["as_json", "plan_text", "prepare_data", "run_study", "summary", "tabl
 
 def plan_text(study: StudySettings, folder: StudyFolder) -> str:
     """What would be run, and how long that may take."""
-    points = folder.recognised(study.points())
+    points = study.points()
     left = folder.missing(points) if folder.exists else points
     estimate = Estimate(folder.results() if folder.exists else [])
     names = _names(points)
@@ -57,7 +57,7 @@ def write_plan(study: StudySettings, folder: StudyFolder, command: Sequence[str]
     """study.json; the points, each with its repeat."""
     from farandole.train.record import git_state
 
-    points = folder.recognised(study.points())
+    points = study.points()
     first = min(points, key=lambda point: point.settings["ranks"])
     folder.write_plan({
         "kind": study.kind, "title": study.title, "benchmark": study.benchmark or None,

@@ -103,16 +103,6 @@ def test_another_machine_s_cores_make_no_other_points(monkeypatch: pytest.Monkey
     assert few[0].key != study(axes={"emulate_ranks": [2]}, settings={"ranks": 1}).points()[0].key, "asked for by number"
 
 
-def test_results_from_before_auto_was_a_key_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = StudyFolder(tmp_path)
-    assert [point.key for point in folder.recognised(auto(monkeypatch, 4))] == [point.key for point in auto(monkeypatch, 4)]
-    before = [Point(settings=point.settings) for point in auto(monkeypatch, 2)]
-    folder.write_plan({"kind": "strong", "points": [point.as_dict() for point in before]})
-    assert [point.key for point in folder.recognised(auto(monkeypatch, 4))] == [point.key for point in before]
-    by_number = study(axes={"emulate_ranks": [2]}, settings={"ranks": 1}).points()
-    assert folder.recognised(by_number) == by_number
-
-
 def test_several_nodes_are_reached_through_the_launcher() -> None:
     (point,) = study(axes={"ranks": [4]}, ranks_per_node=2).points()
     words = command_words(point.settings, Path("here"))
