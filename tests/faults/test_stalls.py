@@ -24,7 +24,7 @@ one = fd.add_process_set([0, 1])
 if fd.rank() == 1:
     handles = [fd.allreduce_async(np.ones(1), name=f"grad.{i}") for i in range(40)]
     handles.append(fd.allreduce_async(np.ones(1), name="in_the_set", process_set=one))
-time.sleep(3.5)
+time.sleep(5)
 if fd.rank() != 1:
     handles = [fd.allreduce_async(np.ones(1), name=f"grad.{i}") for i in range(40)]
 if fd.rank() == 0:
