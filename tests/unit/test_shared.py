@@ -42,6 +42,40 @@ def test_a_peer_s_death_leaves_no_file(folder):
     assert list(folder.iterdir()) == []
 
 
+class Watching(LocalTransport):
+    """Looks which files have names while a block is being shared."""
+
+    def allgather_object(self, value):
+        self.named = [path.name for path in shared.FOLDER.glob(f"{shared.PREFIX}{os.getpid()}-*")]
+        return super().allgather_object(value)
+
+
+def test_a_rank_that_is_killed_while_a_block_is_made_leaves_no_file(monkeypatch):
+    monkeypatch.setattr(shared, "FOLDER", Path("/dev/shm"))
+    node = Watching()
+    SharedBlock(node, 4096)
+    assert node.named == []
+
+
+def test_ranks_that_do_not_see_each_other_s_processes_meet_by_a_name(folder, monkeypatch):
+    def hidden(path, *options, really=os.open):
+        if str(path).startswith("/proc/"):
+            raise PermissionError(13, os.strerror(13))
+        return really(path, *options)
+
+    monkeypatch.setattr(os, "open", hidden)
+    node = Watching()
+    block = SharedBlock(node, 4096)
+    assert len(node.named) == 1 and list(folder.iterdir()) == []
+    assert not block.view(0, (1024,), np.float32).any()
+
+
+def test_a_process_of_another_namespace_is_not_taken_for_the_neighbour(folder, monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 1)  # which has other files open, if one may look at them
+    block = SharedBlock(LocalTransport(), 4096)
+    assert block.view(0, (1024,), np.float32).size == 1024 and list(folder.iterdir()) == []
+
+
 def test_no_room_is_told_with_the_reason(folder, monkeypatch):
     def full(handle, offset, count):
         raise OSError(28, os.strerror(28))

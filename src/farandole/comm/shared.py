@@ -1,7 +1,7 @@
 """Memory that the ranks of a node share.
 
-A block is a file in /dev/shm that one rank makes, the others map, and that is unlinked as soon as all
-have mapped it: whatever happens to the ranks afterwards, nothing is left behind.
+A block is a file of /dev/shm that one rank makes and the others map. It has no name, so that nothing is left behind whatever
+happens to the ranks; only where they cannot open each other's files through /proc it has one, until all have mapped it.
 
 A `ResultWindow` is mapped twice: shared, where ranks write their slices of a result, and privately
 (copy on write), where the framework reads it in place. Whoever changes what it reads changes a page of its
@@ -15,6 +15,8 @@ import mmap
 import os
 import platform
 import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,9 @@ PREFIX = "farandole-"
 _STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 _MEMBARRIER = {"aarch64": 283, "ppc64le": 365, "riscv64": 283}.get(platform.machine())
 _libc = ctypes.CDLL(None, use_errno=True)
+
+Made = tuple[tuple[Path, tuple[int, int]] | None, str | None]
+"""A file to map, and which it is; or what went wrong."""
 
 
 class SharingUnavailable(Exception):
@@ -51,47 +56,57 @@ class SharedBlock:
         self._wants_private = private
         if not _STORES_IN_ORDER and _MEMBARRIER is None:
             raise SharingUnavailable(f"no memory barrier known for {platform.machine()}")
-        made, problem = self._make() if node.rank == 0 else (None, None)
-        try:
-            mapped, problems = self._map_together(node, made, problem)
-        finally:
-            if made is not None:
-                made.unlink(missing_ok=True)
+        mapped, problems = self._share(node, self._make_nameless)
+        if problems:  # ranks in PID namespaces of their own, or a /proc that hides processes
+            mapped, problems = self._share(node, self._make_named)
         if problems or mapped is None:
             raise SharingUnavailable(problems[0])
         self._memory = mapped
 
-    def _map_together(
-        self, node: Transport, made: Path | None, problem: str | None
-    ) -> tuple[mmap.mmap | None, list[str]]:
-        """This rank's mapping, and what went wrong on any rank."""
-        path, problem = node.broadcast_object((made, problem), 0)
-        mapped = None
-        if problem is None:
-            mapped, problem = self._map(path)
-        return mapped, [p for p in node.allgather_object(problem) if p is not None]
+    def _share(self, node: Transport, make: Callable[[ExitStack], Made]) -> tuple[mmap.mmap | None, list[str]]:
+        """This rank's mapping of a file that rank 0 makes, and what went wrong on any rank."""
+        with ExitStack() as until_all_have_it:
+            made = make(until_all_have_it) if node.rank == 0 else None
+            place, problem = node.broadcast_object(made, 0)
+            mapped = None
+            if place is not None:
+                mapped, problem = self._map(*place)
+            return mapped, [p for p in node.allgather_object(problem) if p is not None]
 
-    def _make(self) -> tuple[Path | None, str | None]:
+    def _make_nameless(self, until_all_have_it: ExitStack) -> Made:
+        """A file without a name, which neighbours open through /proc: a rank may be killed at any moment and leaves nothing."""
+        try:
+            handle = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600)
+        except OSError as error:
+            return None, f"cannot create a file in {FOLDER}: {error.strerror}"
+        until_all_have_it.callback(os.close, handle)
+        return self._reserved(handle, Path(f"/proc/{os.getpid()}/fd/{handle}"))
+
+    def _make_named(self, until_all_have_it: ExitStack) -> Made:
         path = FOLDER / f"{PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
         try:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         except OSError as error:
             return None, f"cannot create a file in {FOLDER}: {error.strerror}"
+        until_all_have_it.callback(path.unlink, missing_ok=True)
+        until_all_have_it.callback(os.close, handle)
+        return self._reserved(handle, path)
+
+    def _reserved(self, handle: int, path: Path) -> Made:
         try:
             os.posix_fallocate(handle, 0, self.nbytes)
         except OSError as error:
-            path.unlink()
             return None, f"{FOLDER} has no room for {self.nbytes >> 20} MiB: {error.strerror}"
-        finally:
-            os.close(handle)
-        return path, None
+        return (path, _identity(handle)), None
 
-    def _map(self, path: Path) -> tuple[mmap.mmap | None, str | None]:
+    def _map(self, path: Path, identity: tuple[int, int]) -> tuple[mmap.mmap | None, str | None]:
         try:
             handle = os.open(path, os.O_RDWR)
         except OSError as error:
             return None, f"cannot open a neighbour's {path}: {error.strerror}"
         try:
+            if _identity(handle) != identity:  # the same process number, of another process
+                return None, f"a neighbour's {path} is another file here"
             if self._wants_private:
                 access = mmap.PROT_READ | mmap.PROT_WRITE
                 self.private = mmap.mmap(handle, self.nbytes, mmap.MAP_PRIVATE, access)
@@ -106,6 +121,12 @@ class SharedBlock:
         kind = np.dtype(dtype)  # type: ignore[call-overload]
         count = int(np.prod(shape))
         return np.frombuffer(self._memory, kind, count, offset).reshape(shape)
+
+
+def _identity(handle: int) -> tuple[int, int]:
+    """Device and number of an open file."""
+    found = os.fstat(handle)
+    return found.st_dev, found.st_ino
 
 
 def _open_pagemap() -> int | None:
