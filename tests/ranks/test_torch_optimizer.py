@@ -492,7 +492,7 @@ def test_a_dropped_optimizer_gives_its_threads_and_memory_back(hvd):
     from pathlib import Path
 
     def mapped():
-        return Path("/proc/self/maps").read_text().count("/dev/shm/farandole")
+        return Path("/proc/self/maps").read_text().count("/dev/shm/#")  # files without a name
 
     parameters = weights(SMALL, LARGE)
     optimizer = sgd(hvd, parameters)
