@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from onrank.compiler import delay
+
 __all__ = ["RESULTS_DIR", "rank_number", "result", "to_json"]
 
 RESULTS_DIR = "FARANDOLE_TEST_RESULTS"
@@ -29,3 +31,6 @@ def result(value: Any) -> None:
 def to_json(value: Any) -> str:
     """JSON, with arrays, tensors and their scalars as plain lists and numbers."""
     return json.dumps(value, default=lambda odd: odd.tolist())
+
+
+delay()
