@@ -13,7 +13,18 @@ from typing import Any
 
 from farandole.launch.channel import Link, Switchboard, silence_s
 from farandole.launch.command import GRACE_S
-from farandole.launch.messages import Ended, Hello, Joined, Orders, Output, PassOn, Release, Started, Stop
+from farandole.launch.messages import (
+    Cleaned,
+    Ended,
+    Hello,
+    Joined,
+    Orders,
+    Output,
+    PassOn,
+    Release,
+    Started,
+    Stop,
+)
 from farandole.launch.output import OutputSink
 from farandole.launch.processes import signal_descendants
 from farandole.launch.ranks import Rank, first_cause, may_be_consequence
@@ -83,11 +94,12 @@ class Job:
         """Let workers clean up and go, then mpiexec; whoever does not is killed."""
         self._board.close()
         self._order_all(Release())
+        self._wait_for_clean_hosts(_LEAVE_S)
+        for link in self._links:
+            link.close()
         self._wait_for_process(_LEAVE_S, None)
         self._wait_for_process(1.0, signal.SIGTERM)
         self._wait_for_process(1.0, signal.SIGKILL)
-        for link in self._links:
-            link.close()
 
     # Taking
 
@@ -262,6 +274,14 @@ class Job:
         with contextlib.suppress(OSError):
             rank.link.send(order)
 
+    def _wait_for_clean_hosts(self, seconds: float) -> None:
+        """Until every worker that is left has cleaned up; what they say meanwhile nobody waits for."""
+        cleaning = {link for link, rank in self._links.items() if rank is not None}
+        until = time.monotonic() + seconds
+        while cleaning and (left_s := until - time.monotonic()) > 0:
+            ready = wait(list(cleaning), left_s)
+            cleaning -= {link for link in cleaning if link in ready and _says_last_word(link)}
+
     def _wait_for_process(self, seconds: float, number: int | None) -> None:
         if number is not None and self._process.poll() is None:
             # With what it reaches other hosts by, which would outlive it.
@@ -274,3 +294,11 @@ class Job:
 def _named(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
     return f"rank{'s' * (len(ranks) > 1)} {shown}" if ranks else ""
+
+
+def _says_last_word(link: Link) -> bool:
+    """Take a worker's next message: whether it has cleaned up, or is gone."""
+    try:
+        return isinstance(link.recv(), Cleaned)
+    except (OSError, EOFError):
+        return True

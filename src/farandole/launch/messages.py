@@ -8,7 +8,9 @@
     Joined()             ->    the command has begun to start MPI
     Ended(...)           ->
                          <-    Stop at any moment: end the command, at once or with time to finish
-                         <-    Release: all ranks have ended, clean up and leave
+                         <-    Release: all ranks have ended, clean up
+    Cleaned()            ->
+                               hangs up once all have cleaned up: whoever leaves first may have mpiexec kill the others
 
 A worker that loses its launcher ends its command; a launcher that loses a worker ends the job.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 __all__ = [
+    "Cleaned",
     "Ended",
     "Hello",
     "Joined",
@@ -123,3 +126,7 @@ class PassOn(NamedTuple):
 
 class Release(NamedTuple):
     pass
+
+
+class Cleaned(NamedTuple):
+    """Nothing of the job is left on the worker's host but workers."""

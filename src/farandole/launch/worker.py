@@ -23,6 +23,7 @@ from farandole.launch.command import GRACE_S, NEVER, Command
 from farandole.launch.environment import ALLOCATOR_VARIABLES, rank_environment, rank_threads
 from farandole.launch.jobdir import JOB_DIR, LAUNCH_RANK, JobDir
 from farandole.launch.messages import (
+    Cleaned,
     Ended,
     Hello,
     Joined,
@@ -43,6 +44,7 @@ __all__ = ["main"]
 
 _TICK_S = 0.05
 _NEIGHBOURS_S = 1.0
+_HANG_UP_S = 10.0
 _CHUNK = 65536
 _PIPE_BYTES = 1 << 20
 _TAIL_BYTES = 8192
@@ -96,6 +98,7 @@ class Worker:
                 key.data()
             self._advance()
         self._clean_up()
+        self._wait_for_the_others()
 
     # Starting
 
@@ -298,6 +301,14 @@ class Worker:
                 break
             time.sleep(_TICK_S)
         self._jobdir.remove()
+
+    def _wait_for_the_others(self) -> None:
+        """mpiexec may kill all that is left of the job, on every host, once the first of its processes has gone."""
+        until = time.monotonic() + _HANG_UP_S
+        with contextlib.suppress(OSError, EOFError):
+            self._link.send(Cleaned())
+            while self._link.poll(max(0.0, until - time.monotonic())):
+                self._link.recv()
 
 
 if __name__ == "__main__":
