@@ -12,6 +12,8 @@ OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
 RANK_TESTS := tests/ranks tests/parity
 KERAS_TESTS := $(wildcard $(foreach name,keras tensorflow run_not_finite,tests/ranks/test_$(name)*.py tests/parity/test_$(name)*.py))
 WAITING_TESTS := tests/faults tests/hosts tests/slurm
+REPEATED_JOBS := tests/faults/test_soak.py
+CHECKPOINT_KILLS := tests/faults/test_checkpoint_kills.py
 SHOWN_TESTS := tests/cli/test_examples.py tests/browser
 ON_EVERY_MPI := tests/mpis $(addprefix tests/ranks/test_,names.py process_sets.py)
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -o DPkg::Lock::Timeout=120 --no-install-recommends
@@ -19,7 +21,7 @@ SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-of-ranks test-of-keras test-of-faults test-of-commands test-of-the-rest test-of-examples test-of-mpis test-mpis bench soak soak-training lint slurm browser clean
+.PHONY: help demo test test-of-ranks test-of-keras test-of-faults test-of-commands test-of-the-rest test-of-examples test-of-mpis test-mpis bench soak soak-of-jobs soak-of-checkpoints soak-of-other-faults soak-training lint slurm browser clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,8 +67,18 @@ test-mpis: $(READY) $(OTHER_MPIS_READY) ## the tests of ranks and faults on MPIC
 bench: $(READY) ## measure against MPI, torch DDP and gloo, side by side
 	$(BIN)/python -m bench
 
+# They mostly wait, as some of the tests above do.
 soak: $(READY) ## repeat the fault tests (up to 45 minutes)
-	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 tests/faults
+	@$(MAKE) --no-print-directory -j3 -Otarget soak-of-jobs soak-of-checkpoints soak-of-other-faults
+
+soak-of-jobs: $(READY)
+	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 $(REPEATED_JOBS)
+
+soak-of-checkpoints: $(READY)
+	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 $(CHECKPOINT_KILLS)
+
+soak-of-other-faults: $(READY)
+	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 tests/faults $(patsubst %,--ignore=%,$(REPEATED_JOBS) $(CHECKPOINT_KILLS))
 
 soak-training: $(READY) ## what else is too long for make test: learning, emulated ranks, examples, random programs
 	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 --ignore=tests/faults

@@ -97,8 +97,9 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     # A rate at which nothing is learnt, and less validation than test data: every epoch's test is the last one's.
     options = ["--data-dir", str(data), "--epochs", "2", "--json", "--train_steps", "2", "--optimizer", "lars", "--power"]
     still = ["--learning_rate", "1e-30", "--val_steps", "1", "--batch_size", "4"]
-    candle = ["--model_name", "nt3", "--run_id", "RUN000", "-v", "--train_bool", "true", "--drop", "0.3"]
-    (tmp_path / "out here" / "report.html").mkdir(parents=True)  # so that the page cannot be written
+    candle = ["--model_name", "nt3", "--run_id", "RUN000", "-v", "--train_bool", "true", "--drop", "0.3", "--metrics", "mse"]
+    for name in ("report.html", "model.keras"):
+        (tmp_path / "out here" / name).mkdir(parents=True)  # so that it cannot be written
     run = farandole("run", "nt3", *options, *SMALL, *still, *candle, "--output-dir", "out here", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert "the results are complete, but their page could not be made" in run.stderr
@@ -106,7 +107,12 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     record: dict[str, Any] = json.loads(run.stdout)
     assert record["plan"]["steps"] == 2 and record["settings"]["optimizer"] == "lars"
     assert record["settings"]["dropout"] == 0.3, "by its older name"
-    assert "epoch 2/2" in run.stderr
+    assert record["notes"] == [
+        "ignored: metrics='mse'. It changes a training of CANDLE's, and none here.",
+        "the model is not kept: out here/model.keras cannot be written (Is a directory)",
+    ]
+    assert record["files"]["model"] is None
+    assert "epoch 2/2" in run.stderr and "note: ignored: metrics='mse'" in run.stderr
     for epoch in record["epochs"]:
         found = {name: epoch[f"test_{name}"] for name in ("loss", "accuracy")}
         assert found == pytest.approx(record["final"]["test"], rel=1e-5)
@@ -258,6 +264,12 @@ def test_deephyper_searches(tmp_path: Path) -> None:
 def test_list(tmp_path: Path) -> None:
     shown = farandole("run", "--list", cwd=tmp_path).stdout
     assert all(name in shown for name in ("nt3", "p1b1", "p1b2", "p1b3", "demo", "test", "paper"))
+
+
+def test_help_names_the_choices(tmp_path: Path) -> None:
+    shown = " ".join(farandole("run", "--help", cwd=tmp_path).stdout.split())
+    for choices in ("sgd, rmsprop, adam", "maxabs, minmax, std, none", "naive_balancing, none (p1b3)", "ae, vae, cvae (p1b1)"):
+        assert choices in shown
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,8 @@ def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path) -> None:
         table_bytes = 4 * 1000 * figures["rows"]
         stack_bytes = settings["ranks"] * (512 << 10)
         most_bytes = 4 * table_bytes + stack_bytes if settings["loader"].startswith("fast") else 50 * table_bytes
-        assert 0.99 * table_bytes < figures["held_bytes"] < most_bytes, result
+        freed_bytes = settings["ranks"] << 19  # of what they had before: the allocator gives it back when it likes
+        assert 0.99 * table_bytes - freed_bytes < figures["held_bytes"] < most_bytes, result
     plan = StudyFolder(tmp_path).plan()
     assert plan["compile_s"] > 0
     assert plan["command"].startswith("farandole study loaders nt3 --data-dir ")

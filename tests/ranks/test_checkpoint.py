@@ -208,24 +208,6 @@ def test_a_training_from_the_start_does_not_push_out_another_s_checkpoints(fd):
 
 
 @rank_test(n=[1, 2])
-def test_a_run_that_is_not_to_resume_may_have_leftovers_of_others(fd):
-    from types import SimpleNamespace
-
-    from farandole.errors import SettingsError
-    from farandole.train.checkpointing import RunCheckpoints
-
-    folder = shared_folder(fd)
-    run = SimpleNamespace(folder=folder)
-    for name, refused in (("unfinished-00000001-step-1", False), ("damaged-00000002-step-2", False), ("00000003-step-3", True)):
-        if fd.rank() == 0:
-            (folder / name).mkdir()
-        with pytest.raises(SettingsError, match=name) if refused else contextlib.nullcontext():
-            RunCheckpoints._check_empty(run)
-    fd.barrier()
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@rank_test(n=[1, 2])
 def test_a_part_the_checkpoint_lacks_is_named(fd):
     from farandole.checkpoint import Checkpointer
 

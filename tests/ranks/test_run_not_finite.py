@@ -41,6 +41,6 @@ def test_all_ranks_raise_where_one_alone_sees_it() -> None:
     first, last, diverged, fine = zip(*run.results)
     assert sum("the loss is nan in step 1 of epoch 1" in told for told in first) == 1, first
     assert sum("another rank has left the training" in told for told in first) == 1, first
-    assert all("the loss is nan in the last step of epoch 1" in told for told in last), last
+    assert all("the loss is nan in the last step of epoch 1, on rank 1, at" in told for told in last), last
     assert all("the loss on validation data is nan after epoch 1" in told for told in diverged), diverged
     assert fine == ("trained", "trained")

@@ -231,6 +231,7 @@ def analysis(ranks: int, figures: dict[str, Any], power: str = "modelled") -> di
             {
                 "rank": rank, "phases": {name: figures[f"{name}_s"] for name in names}, "comm_s": figures["comm_s"],
                 "steps": [_step(step_s, rank, step, random) for step in range(steps)], "exposed_s": figures["exposed_s"],
+                "step_wait_s": [0.0 if rank == 3 else round(0.35 * step_s, 6)] * steps,
                 "hidden_s": figures["comm_s"] - figures["exposed_s"], "wait_s": figures["wait_s"],
                 "data_stall_s": figures["data_stall_s"],
             }

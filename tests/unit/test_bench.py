@@ -114,7 +114,7 @@ def test_a_benchmark_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "idle", "--quick", "--json", str(out)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
     assert run.returncode == 0, run.stderr
-    assert "engine idle" in run.stdout
+    assert "engine idle" in run.stdout and "for a late rank" in run.stdout
     results = json.loads(out.read_text())
     assert results["machine"]["cores"] >= 1
     (measured,) = results["benchmarks"]["idle"]["measured"]

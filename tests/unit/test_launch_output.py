@@ -1,6 +1,10 @@
 """Lines that name their rank."""
 
+import os
+import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,6 +46,21 @@ def test_a_line_without_end_is_not_kept_for_ever(capsysbinary: Capture) -> None:
     terminal.close()
     assert early > 1 << 20
     assert early + len(capsysbinary.readouterr().out) >= 40 * 65536
+
+
+@pytest.mark.parametrize("buffering", [0, -1], ids=["unbuffered", "buffered"])
+def test_a_pipe_that_takes_only_parts_gets_all(monkeypatch: pytest.MonkeyPatch, buffering: int) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    found: list[bytes] = []
+    with os.fdopen(reading, "rb") as source, os.fdopen(writing, "wb", buffering) as target:
+        reader = threading.Thread(target=lambda: found.append(source.read()))
+        reader.start()
+        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=target))
+        Terminal().write(0, "stdout", (b"x" * 79 + b"\n") * 20_000)
+        target.close()
+        reader.join()
+    assert found == [(b"[0] " + b"x" * 79 + b"\n") * 20_000]
 
 
 def test_a_progress_bar_shows_its_latest_state_and_floods_nothing(capsysbinary: Capture) -> None:

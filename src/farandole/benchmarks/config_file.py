@@ -18,12 +18,13 @@ from typing import Any
 
 from farandole.errors import SettingsError
 
-__all__ = ["ALIASES", "CANDLE_ONLY", "literal", "read_config_file", "translated"]
+__all__ = ["ALIASES", "CANDLE_ONLY", "ignored", "literal", "read_config_file", "translated"]
 
 ALIASES = {
     "drop": "dropout",
     "validation_split": "val_split",
     "penalty": "reg_l2",
+    "out_act": "out_activation",
     "save": "output_dir",
     "save_path": "output_dir",
     "file_train": "train_data",
@@ -44,10 +45,15 @@ WITHOUT_EFFECT = frozenset(
         "data_type",
         "experiment_id",
         "home_dir",
+        "instance_directory",
         "logfile",
         "metrics",
         "model_name",
         "one_hot_dtrep",
+        "perf_nvidia",
+        "perf_top",
+        "post_module",
+        "pre_module",
         "profiling",
         "run_id",
         "solr_root",
@@ -69,6 +75,17 @@ WITHOUT_EFFECT = frozenset(
     ]
 )
 """Of CANDLE's own machinery, or fixed by the files."""
+
+AS_HERE: dict[str, tuple[Any, ...]] = {
+    "category_cutoffs": ([0.0], 0.0),
+    "data_type": ("f32", "float32"),
+    "data_url": ("",),
+    "datatype": ("f32", "float32"),
+    "gpus": ([],),
+    "metrics": ("accuracy", ["accuracy"]),
+    "url_p1b1": ("",),
+}
+"""Those of them that change a training of CANDLE's, with the values that ask for what is done here; None does as well."""
 
 OFF = {
     "add_noise": (False,),
@@ -96,20 +113,31 @@ CANDLE_ONLY = WITHOUT_EFFECT | OFF.keys() | {"ckpt_save_best"}
 """Names that are no setting here."""
 
 
-def read_config_file(path: str | Path, known: Iterable[str]) -> dict[str, Any]:
-    """The values of a config file, under the names in `known`."""
+def read_config_file(path: str | Path) -> dict[str, Any]:
+    """The values of a config file, under its own names."""
     parser = configparser.ConfigParser(interpolation=None)
     try:
         with Path(path).open(encoding="utf-8") as file:
             parser.read_file(file)
     except (OSError, UnicodeDecodeError, configparser.Error) as error:
         raise SettingsError(f"{path} is no config file: {error}") from None
-    values = {
+    return {
         name: literal(text, f"{path}: [{section}] {name}")
         for section in parser.sections()
         for name, text in parser.items(section)
     }
-    return translated(values, known, str(path))
+
+
+def ignored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What would change a training of CANDLE's, and changes none here; as JSON has it."""
+    found = {name: _plain(values[name]) for name in values if name in AS_HERE and values[name] is not None}
+    return {name: value for name, value in found.items() if value not in AS_HERE[name]}
+
+
+def _plain(value: Any) -> Any:
+    """CANDLE's own dictionaries have classes of NumPy's in them."""
+    value = getattr(value, "__name__", value)
+    return value if isinstance(value, (str, int, float, list)) else repr(value)
 
 
 def translated(values: Mapping[str, Any], known: Iterable[str], source: str) -> dict[str, Any]:

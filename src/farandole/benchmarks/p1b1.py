@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from farandole.benchmarks.benchmark import Benchmark
-from farandole.benchmarks.parameters import ACTIVATIONS, Parameters, option
+from farandole.benchmarks.parameters import ACTIVATIONS, OPTIMIZERS, Parameters, option
 from farandole.benchmarks.samples import ArraySamples, TrainingData, drawn_columns
 from farandole.errors import SettingsError
 
 __all__ = ["BENCHMARK", "P1B1"]
 
 MODELS = ("ae", "vae", "cvae")
+CROSS_ENTROPY = "binary_crossentropy"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -28,7 +29,7 @@ class P1B1(Parameters):
     """P1B1's hyper-parameters."""
 
     epochs: int = option(384, "passes over the training data, of one rank alone")
-    optimizer: str = option("adam", "which")
+    optimizer: str = option("adam", "which", OPTIMIZERS)
     model: str = option("ae", "plain, variational or conditional", MODELS)
     dense: tuple[int, ...] = option(
         (2000, 600), "widths of the encoder's layers, and of the decoder's, reversed"
@@ -45,6 +46,10 @@ class P1B1(Parameters):
         if self.model != "ae" and self.scaling != "minmax":
             raise SettingsError(
                 f"scaling={self.scaling!r}: the cross-entropy of {self.model} needs minmax, values in [0, 1]"
+            )
+        if self.model != "ae" and self.loss not in ("mse", CROSS_ENTROPY):  # mse: of CANDLE's files for all three
+            raise SettingsError(
+                f"loss={self.loss!r}: {self.model} has a loss of its own, {CROSS_ENTROPY} and KL. Leave it out, or use model=ae."
             )
 
 
@@ -130,7 +135,7 @@ def _latent(encoded: Any, parameters: P1B1, features: int) -> Any:
 
 
 def loss(parameters: P1B1) -> str:
-    return parameters.loss if parameters.model == "ae" else "binary_crossentropy"
+    return parameters.loss if parameters.model == "ae" else CROSS_ENTROPY
 
 
 def metrics(parameters: P1B1, data: TrainingData) -> list[Any]:

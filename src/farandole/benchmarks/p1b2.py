@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.benchmarks.benchmark import Benchmark
-from farandole.benchmarks.parameters import ACTIVATIONS, Parameters, option
+from farandole.benchmarks.parameters import ACTIVATIONS, OPTIMIZERS, Parameters, option
 from farandole.benchmarks.samples import ArraySamples, TrainingData, drawn_columns
 
 __all__ = ["BENCHMARK", "P1B2"]
@@ -25,7 +25,7 @@ class P1B2(Parameters):
     epochs: int = option(768, "passes over the training data, of one rank alone")
     batch_size: int = option(60, "samples a rank takes in a step")
     learning_rate: float | None = option(0.001, "of one rank alone; None: the optimizer's own")
-    optimizer: str = option("rmsprop", "which")
+    optimizer: str = option("rmsprop", "which", OPTIMIZERS)
     loss: str = option("categorical_crossentropy", "a Keras loss by name")
     dense: tuple[int, ...] = option((1024, 512, 256), "widths of the dense layers")
     activation: str = option("sigmoid", "of the hidden layers", ACTIVATIONS)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["BENCHMARK", "P1B3"]
 
 DENSE = (1000, 500, 100, 50)
+POOL = (10,)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -35,7 +36,7 @@ class P1B3(Parameters):
     learning_rate: float | None = option(0.001, "of one rank alone; None: the optimizer's own")
     dense: tuple[int, ...] | None = option(None, "widths of the dense layers")  # type: ignore[assignment]
     conv: tuple[int, ...] = option((), "filters, width and stride of each convolution")
-    pool: tuple[int, ...] = option((10,), "width of the maximum after each convolution")
+    pool: tuple[int, ...] = option(POOL, "width of the maximum after each convolution")
     locally_connected: bool = option(False, "convolutions whose weights differ from place to place")
     dropout: float = option(0.1, "fraction of units dropped after a dense layer")
     initialization: str = option("normal", "of the weights; normal: N(0, 0.05)")
@@ -61,6 +62,9 @@ class P1B3(Parameters):
             )
         if self.conv and (len(self.pool) not in (1, len(self.conv) // 3) or min(self.pool) < 1):
             raise SettingsError(f"pool={list(self.pool)}: expected one width from 1 on, or one after each convolution")
+        if not self.conv and (self.locally_connected or self.pool != POOL):
+            what = "locally_connected=True" if self.locally_connected else f"pool={list(self.pool)}"
+            raise SettingsError(f"{what}: there are no convolutions. Leave it out, or give some, e.g. conv=[10, 10, 5, 10, 10, 5].")
 
     @property
     def convolutions(self) -> list[tuple[int, int, int, int]]:

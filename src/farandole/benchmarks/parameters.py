@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from farandole.errors import SettingsError
 
-__all__ = ["ACTIVATIONS", "Parameters", "converted", "kinds", "option", "parameters_from"]
+__all__ = ["ACTIVATIONS", "OPTIMIZERS", "Parameters", "converted", "kinds", "option", "parameters_from"]
 
 OPTIMIZERS = ("sgd", "rmsprop", "adam", "adagrad", "adadelta", "adamax", "nadam", "lars")
 ACTIVATIONS = (

@@ -53,7 +53,7 @@ class TrainingData:
     features: int
     classes: tuple[str, ...] = ()
     nbytes: int
-    """Memory of all of it, which the ranks of a node share."""
+    """Memory of all of it, of each rank: what those of a node have read together becomes its own where it is scaled."""
 
 
 def drawn_columns(wanted: int, there: int, seed: int) -> slice | NDArray[np.intp]:

@@ -8,6 +8,7 @@ operations are under way, and sleeps otherwise. Nothing is polled while nothing 
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import threading
 import time
@@ -43,8 +44,11 @@ __all__ = ["Engine", "Handle", "Operation"]
 # Asynchronous operations that follow one another this closely are announced together, and so fused.
 GATHER_S = 1e-3
 
+# How long a rank that gives an operation up asks whether it is under way already: the coordinator may be elsewhere.
+FORGET_S = 0.5
+
 _TO_COORDINATOR, _FROM_COORDINATOR = 1, 2
-_ANNOUNCE, _WITHDRAW, _LEAVE = range(3)
+_ANNOUNCE, _WITHDRAW, _FORGET, _LEAVE = range(4)
 
 
 class Operation(Protocol):
@@ -60,7 +64,7 @@ class Operation(Protocol):
 class Handle:
     """An operation under way."""
 
-    __slots__ = ("background", "done", "error", "moving", "operation", "slow", "started", "started_ns", "value")
+    __slots__ = ("background", "done", "error", "forgetting", "moving", "operation", "slow", "started", "started_ns", "value")
 
     def __init__(self, operation: Operation, background: bool) -> None:
         self.operation = operation
@@ -70,6 +74,8 @@ class Handle:
         self.slow: Blocked | None = None
         self.moving = False
         """Every rank has come: it is being carried out."""
+        self.forgetting: tuple[int, BaseException] | None = None
+        """Once the coordinator was asked to forget it: under which number, and why."""
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -127,6 +133,7 @@ class Engine:
         self._announced = 0.0
         self._looked = 0.0
         self._thread: threading.Thread | None = None
+        self._numbers = itertools.count(1)
 
     # What callers use
 
@@ -167,10 +174,11 @@ class Engine:
             return finished
 
         try:
-            wait_until(done, self._subject(handle))
+            wait_until(done, self._subject(handle), patient=True)
         except BaseException as error:
             self._give_up(handle, error)
-            raise
+            if handle.error is not None or not isinstance(error, MismatchError):
+                raise
         if handle.error is not None:
             raise handle.error
         return handle.value
@@ -245,7 +253,7 @@ class Engine:
             self._drive_asynchronous()
 
     def _drive_asynchronous(self) -> None:
-        for _ in pauses():
+        for _ in pauses(patient=True):
             self.advance()
             if self._asynchronous == 0 or self._closed is not None:
                 return
@@ -279,11 +287,12 @@ class Engine:
         if not self._drive.acquire(blocking=False):
             return False
         try:
-            self._send_outbox()
             if self._coordinator is not None:
-                self._receive_requests(self._coordinator)
+                self._receive_requests(self._coordinator)  # first: what others have taken back is not paired any more
+                self._send_outbox()
                 self._give_verdicts()
             else:
+                self._send_outbox()
                 self._receive_verdicts()
             while self._inbox:
                 self._carry_out(self._inbox.pop(0))
@@ -323,6 +332,10 @@ class Engine:
                     self._verdicts.append(verdict)
             elif what == _WITHDRAW:
                 coordinator.withdraw(rank, content)
+            elif what == _FORGET:
+                key, number = content
+                if coordinator.withdraw(rank, key):
+                    self._verdicts.append(Verdict(key, forgotten=(rank, number)))
             else:
                 self._verdicts += coordinator.leave(rank, content)
                 if rank == self._transport.rank:
@@ -348,6 +361,8 @@ class Engine:
                 self._coordinator_left(verdict)
             elif verdict.joined is not None:
                 self._others_joined(verdict.joined)
+            elif verdict.forgotten is not None:
+                self._forgotten(handle, verdict.forgotten)
             elif handle is None and verdict.stand_in is not None:
                 batch.append((Handle(self._stand_in(verdict.stand_in), background=False), verdict))
             elif handle is None:
@@ -407,12 +422,36 @@ class Engine:
         return True
 
     def _give_up(self, handle: Handle, error: BaseException) -> None:
-        if self._end(handle, error=error):
+        """End it with an error, unless the others have begun it by now: then it takes place, here too."""
+        if isinstance(error, MismatchError):
+            if not handle.done:
+                self._ask_to_forget(handle, error)
+            if handle.error is not None:
+                self._crossed(handle.key)
+        elif self._end(handle, error=error):
             with self._lock:
                 self._outbox.append((_WITHDRAW, handle.key))
-            if isinstance(error, MismatchError):
-                self._crossed(handle.key)
         self.advance()
+
+    def _ask_to_forget(self, handle: Handle, error: BaseException) -> None:
+        """Until the answer comes, which is either that, or that the others have begun it."""
+        number = next(self._numbers)
+        handle.forgetting = (number, error)
+        with self._lock:
+            self._outbox.append((_FORGET, (handle.key, number)))
+        end = time.monotonic() + FORGET_S
+        for _ in pauses():
+            self.advance()
+            if handle.done or time.monotonic() > end:
+                break
+        self._end(handle, error=error)
+
+    def _forgotten(self, handle: Handle | None, request: tuple[int, int]) -> None:
+        """`request`: of which rank, and its number. A later handle may have the same key."""
+        if handle is not None and handle.forgetting is not None:
+            number, error = handle.forgetting
+            if request == (self._transport.rank, number):
+                self._end(handle, error=error)
 
     def _coordinator_left(self, verdict: Verdict) -> None:
         self._last_word = True

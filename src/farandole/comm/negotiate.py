@@ -43,6 +43,8 @@ class Verdict(NamedTuple):
     """What ranks that have joined are to take part in."""
     counters: tuple[tuple[str, int], ...] = ()
     """With the last join: how many operations without a name there have been, of each kind."""
+    forgotten: tuple[int, int] | None = None
+    """For one rank alone: its request under this key, by its number, will not be answered."""
 
 
 JOIN = "join"
@@ -102,15 +104,15 @@ class Coordinator:
         ranks = sorted(entry)
         return self._judge([entry[rank] for rank in ranks], [self._members[rank] for rank in ranks])
 
-    def withdraw(self, rank: int, key: str) -> None:
-        """A rank has given up waiting for a key."""
+    def withdraw(self, rank: int, key: str) -> bool:
+        """A rank has given up waiting for a key. False where it has been answered already."""
         if key == JOIN:
-            self._joined.pop(rank, None)
-            return
+            return self._joined.pop(rank, None) is not None
         entry = self._table.get(key, {})
-        entry.pop(rank, None)
+        waited = entry.pop(rank, None) is not None
         if not entry:
             self._table.pop(key, None)
+        return waited
 
     def leave(self, rank: int, reason: str) -> list[Verdict]:
         """A rank will take part in nothing more: everything pending fails."""

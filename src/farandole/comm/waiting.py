@@ -22,6 +22,8 @@ SPINS = 2000  # about as long
 YIELD_S = 400e-6
 FIRST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 1e-3
+PATIENCE = 0.01
+LONGEST_PATIENT_SLEEP_S = 10e-3
 SLOW_S = 0.5
 MEANWHILE_S = 2e-3
 
@@ -129,8 +131,12 @@ class BlockedTable:
 blocked = BlockedTable()
 
 
-def pauses() -> Iterator[None]:
-    """Pause between tests of a condition: spinning, then yielding, then sleeping."""
+def pauses(patient: bool = False) -> Iterator[None]:
+    """Pause between tests of a condition: spinning, then yielding, then sleeping.
+
+    `patient` sleeps for up to a hundredth of what it has waited: for others to come, not while data moves, which it
+    does only when it is looked at.
+    """
     start = time.perf_counter()
     while time.perf_counter() - start < _spin_s:
         yield
@@ -141,6 +147,8 @@ def pauses() -> Iterator[None]:
     while True:
         time.sleep(sleep_s)
         sleep_s = min(sleep_s * 1.25, LONGEST_SLEEP_S)
+        if patient:
+            sleep_s = max(sleep_s, min((time.perf_counter() - start) * PATIENCE, LONGEST_PATIENT_SLEEP_S))
         yield
 
 
@@ -164,14 +172,14 @@ def shown_when_slow(subject: Subject) -> Iterator[Callable[[], None]]:
             blocked.leave(entry)
 
 
-def wait_until(ready: Callable[[], bool], subject: Subject) -> None:
+def wait_until(ready: Callable[[], bool], subject: Subject, *, patient: bool = False) -> None:
     """Return once `ready()` is true; raise what the watchdog decided otherwise."""
     if ready():
         return
     start = time.monotonic()
     entry: Blocked | None = None
     try:
-        for _ in pauses():
+        for _ in pauses(patient):
             if ready():
                 return
             if _meanwhile is not None and time.monotonic() - start > MEANWHILE_S:

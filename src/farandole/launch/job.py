@@ -34,8 +34,9 @@ __all__ = ["Job"]
 
 _TICK_S = 0.25
 _CAUSE_S = 2.0
-_STARTER_S = 0.2
 """How long a rank that failed because of another waits for that other's report."""
+_STARTER_S = 0.2
+"""How long a starter that was killed may take to be seen as such, once its workers are gone."""
 _JOIN_S = 2.0
 """How long a rank may start MPI when another has ended without."""
 _INSIST_S = 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import time
 from pathlib import Path
@@ -66,8 +67,7 @@ class Terminal:
         prefix = self._prefix(rank, stream)
         out = self._streams[stream]
         try:
-            out.write(b"".join(prefix + _visible(line) + b"\n" for line in lines))
-            out.flush()
+            _write_whole(out, b"".join(prefix + _visible(line) + b"\n" for line in lines))
         except BrokenPipeError:
             _discard(out)
             raise
@@ -108,6 +108,19 @@ class Files:
 def _visible(line: bytes) -> bytes:
     """What a terminal would show of a line that was redrawn."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def _write_whole(stream: BinaryIO, data: bytes) -> None:
+    """Past the stream's buffer, where it has one: a pipe may take a part, or nothing yet where writing does not block."""
+    stream.flush()
+    raw = getattr(stream, "raw", stream)
+    left = memoryview(data)
+    while left:
+        written = raw.write(left)
+        if written is None:
+            select.select([], [raw], [])
+        else:
+            left = left[written:]
 
 
 def _takes_colour(stream: BinaryIO) -> bool:

@@ -95,13 +95,14 @@ def _show(options: argparse.Namespace) -> int:
 
 def _observe(options: argparse.Namespace) -> int:
     from farandole.observe.observing import observe
+    from farandole.observe.outputs import check_writable
     from farandole.observe.power.child import CannotStart
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise SettingsError("no command was given: type e.g. farandole observe -- python train.py")
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise SettingsError(f"--json {options.json}: there is no folder {options.json.absolute().parent}")
+    if options.json is not None:
+        check_writable("--json", options.json)
     folder = options.out or Path("out", f"observe-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
     try:
         observed = observe(command, folder, power=options.power)

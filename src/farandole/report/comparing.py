@@ -33,10 +33,12 @@ class Pair:
         return before / after if before and after else None
 
     @property
-    def energy_is_measured(self) -> bool:
-        """Both sides, and in the same way: nothing else can be compared."""
-        kinds = {self.before.provenance, self.after.provenance}
-        return kinds in ({"measured-node"}, {"measured-component"})
+    def energy_caveat(self) -> str:
+        """Why joules cannot be compared; empty where both sides are measured, and in the same way."""
+        kinds = (self.before.provenances | self.after.provenances) - {"none"}
+        if kinds in ({"measured-node"}, {"measured-component"}):
+            return ""
+        return "modelled" if "modelled" in kinds else "not measured alike"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -141,14 +141,11 @@ def _bars(series: Sequence[Series], axis: Axis) -> Figure:
     """Along an axis of names, such as loaders, bars instead of lines."""
     title = f"Time by {axis.label}"
     bars = [
-        Bar(
-            label=str(point.settings[axis.name]), group=one.label,
-            parts=phases_of({f"{name}_s": point.median(f"{name}_s") for name in (*PHASES, "total")}),
-        )
+        Bar(label=str(point.settings[axis.name]), group=one.label, parts=parts)
         for one in series
         for point in one.points
-        if point.median("total_s")
-    ]  # fmt: skip
+        if (parts := phases_of({f"{name}_s": point.median(f"{name}_s") for name in (*PHASES, "total")}))
+    ]
     if not bars:
         return missing("time", title, "No run has finished, so that there is no time to show.")
     return Figure(name="time", title=title, caption="Medians.", draw=lambda width: stacked_bars(bars, width, title), full=True)

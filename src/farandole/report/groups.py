@@ -17,6 +17,7 @@ _ALONG = {
     "weak": ("ranks",),
     "batch": ("batch_size", "global_batch", "batch_scaling"),
     "lr": ("rate", "learning_rate", "lr_scaling"),
+    "loaders": ("loader",),
 }
 EMULATED = "emulate_ranks"
 _NEVER_A_SERIES = frozenset({"seed", "repeat", "nodes"})
@@ -54,11 +55,15 @@ class Point:
         return list(dict.fromkeys(mark for attempt in self.attempts for mark in attempt.marks))
 
     @property
+    def provenances(self) -> set[str]:
+        """How the watts and joules of its repeats are known."""
+        return {str(attempt.figures.get("power_provenance") or "none") for attempt in self.attempts}
+
+    @property
     def provenance(self) -> str:
-        """As weak as the weakest of the repeats."""
-        found = {str(attempt.figures.get("power_provenance") or "none") for attempt in self.attempts}
-        order = ("none", "modelled", "measured-component", "measured-node")
-        return next((kind for kind in order if kind in found), "none")
+        """As weak as the weakest of the repeats that have power: medians are theirs."""
+        order = ("modelled", "measured-component", "measured-node")
+        return next((kind for kind in order if kind in self.provenances), "none")
 
     def values(self, figure: str) -> list[float]:
         return [value for attempt in self.attempts if (value := attempt.figure(figure)) is not None]

@@ -9,7 +9,7 @@ from typing import Any
 from farandole.report.groups import Point, points_of
 from farandole.report.reading import Study
 
-__all__ = ["BASE", "FROM_CACHE", "KIND", "STATES", "Reading", "by_file", "current", "failures", "readings_of"]
+__all__ = ["BASE", "FROM_CACHE", "KIND", "STATES", "Reading", "by_file", "current", "failures", "is_measured", "readings_of"]
 
 KIND = "loaders"
 BASE = "pandas"
@@ -76,6 +76,11 @@ class Reading:
 def _ratio(above: Point | None, below: Point | None, figure: str) -> float | None:
     a, b = (None if point is None else point.median(figure) for point in (above, below))
     return a / b if a is not None and b else None
+
+
+def is_measured(plan: Mapping[str, Any]) -> bool:
+    """Whether a plan is of loaders that were measured; others' figures have no files, and the ordinary table and page."""
+    return plan.get("kind") == KIND and not plan.get("source")
 
 
 def current(study: Study) -> Study:

@@ -11,12 +11,12 @@ from farandole.report.figures.bars import Level, level_bars
 from farandole.report.loaders import (
     BASE,
     FROM_CACHE,
-    KIND,
     STATES,
     Reading,
     by_file,
     current,
     failures,
+    is_measured,
     readings_of,
 )
 from farandole.report.numbers import bytes_text, number, seconds, times
@@ -34,13 +34,13 @@ _COLOURS = {BASE: "s2", **dict.fromkeys(("fast", *FROM_CACHE), "s1")}
 
 def is_of_loaders(study: Study, other: Study | None) -> bool:
     """SettingsError where such a study would be compared with another folder."""
-    if other is not None and KIND in (study.kind, other.kind):
-        which = study if study.kind == KIND else other
+    which = next((one for one in (study, other) if one is not None and is_measured(one.about)), None)
+    if which is not None and other is not None:
         raise SettingsError(
             f"{which.folder} is a study of loaders, whose page compares them with each other and with no other folder. "
             f"Type: farandole report {which.folder}"
         )
-    return study.kind == KIND
+    return which is not None
 
 
 def loaders_content(study: Study) -> Content:

@@ -166,8 +166,8 @@ def _embedded(content: Content) -> Markup:
 
 
 def _without_steps(rank: Mapping[str, Any]) -> dict[str, Any]:
-    """Steps are in the heat map already."""
-    return {name: value for name, value in rank.items() if name != "steps"}
+    """Steps, and the waits in them, are in the heat map already."""
+    return {name: value for name, value in rank.items() if name not in ("steps", "step_wait_s")}
 
 
 def _finite(value: Any) -> Any:

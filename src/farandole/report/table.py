@@ -236,8 +236,8 @@ def _ends(pair: Pair) -> list[Markup]:
     saved = pair.saved("energy_j")
     if saved is None:
         energy = tag("td", UNKNOWN, data_v="")
-    elif not pair.energy_is_measured:
-        energy = tag("td", "modelled: not compared", data_v="", class_="word")
+    elif pair.energy_caveat:
+        energy = tag("td", f"{pair.energy_caveat}: not compared", data_v="", class_="word")
     else:
         energy = tag("td", _change(saved), data_v=f"{-saved:.4f}", class_="strong")
     told = " → ".join(f"{value:.3f}" if value is not None else UNKNOWN for value in (

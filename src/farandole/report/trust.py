@@ -58,13 +58,13 @@ def _page_cache(points: Sequence[Point]) -> Item:
 
 
 def _power(points: Sequence[Point], samplings: Sequence[Sampling]) -> Item:
-    kinds = {point.provenance for point in points if point.attempts}
+    kinds = {kind for point in points for kind in point.provenances} - {"none"}
     sources = ", ".join(dict.fromkeys(source for found in samplings for source in found.sources))
     told = f" ({sources})" if sources else ""
     if "modelled" in kinds:
         words = f"TDP × utilisation{told}: CPU time in other units, no measurement, no evidence of a saving."
         return Item(name="power", value="modelled", level="care", words=words)
-    if kinds <= {"none"}:
+    if not kinds:
         return Item(name="power", value="not known", level="none", words="No run has a figure of energy.")
     kind = "whole nodes" if kinds == {"measured-node"} else "parts of nodes"
     return Item(name="power", value=f"measured, {kind}", level="good", words=f"Meters of {kind}{told}.")

@@ -184,10 +184,10 @@ def _value(point: Point, axis: Axis) -> str:
 
 
 def _power(points: Sequence[Point]) -> str:
-    kinds = {point.provenance for point in points}
+    kinds = {kind for point in points for kind in point.provenances}
     if "modelled" in kinds:
         return "power modelled, not measured"
-    if kinds == {"none"}:
+    if kinds <= {"none"}:
         return "power not known"
     return "power measured" + (" in part of the runs" if "none" in kinds else "")
 
@@ -232,8 +232,8 @@ def comparison_verdict(comparison: Comparison) -> str:
     if energy is not None:
         clauses.append(
             f"{percent(abs(energy))} {'less' if energy >= 0 else 'more'} energy"
-            if pair.energy_is_measured
-            else "energy is modelled and not compared"
+            if not pair.energy_caveat
+            else f"energy is {pair.energy_caveat} and not compared"
         )
     return _sentence(clauses)
 

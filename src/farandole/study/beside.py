@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import SettingsError
-from farandole.study.cases import Case, cases_of, trained_as
+from farandole.study.cases import OF_POWER, Case, cases_of, power_notes, trained_as
 from farandole.study.figures import FIGURES
 from farandole.study.folder import StudyFolder
 from farandole.study.formats import number
@@ -41,7 +41,8 @@ def beside(ours: Path, theirs: str, names: Sequence[str]) -> str:
     lines = [_line(head), f"|{'---:|' * len(head)}", *map(_line, rows), "", f"- theirs: {their_source}", f"- ours: {source}"]
     only = [name for name in varying(case.settings for case in other) if name not in (*settings, *_ONE_SIDED, "epochs")]
     chosen = [f"- theirs differ in {', '.join(only)} as well: the first of each is shown"] if len(tables[0]) < len(other) else []
-    return "\n".join([*lines, *chosen, *_notes(mine)])
+    known = {"theirs": power_notes(other), "ours": power_notes(mine)} if {*names} & {*OF_POWER} else {}
+    return "\n".join([*lines, *chosen, *_notes(mine), *(f"- {whose}: {note}" for whose, notes in known.items() for note in notes)])
 
 
 def _cases(name: str) -> tuple[list[Case], str]:
@@ -103,7 +104,7 @@ def _cell(case: Case | None, name: str) -> str:
     spread = None if case is None else case.figures.get(name)
     if case is None or spread is None:
         return "failed" if case is not None and case.failed and not case.runs else "-"
-    mark = "~" if case.modelled and name in ("power_w", "energy_j", "energy_per_sample_j", "edp_js") else ""
+    mark = "~" if case.modelled and name in OF_POWER else ""
     told = f"{mark}{number(spread.median)}"
     return told if spread.count == 1 else f"{told} ({number(spread.low)}..{number(spread.high)})"
 
@@ -115,5 +116,5 @@ def _line(words: Sequence[str]) -> str:
 def _notes(cases: Sequence[Case]) -> list[str]:
     runs = sorted({case.runs for case in cases if case.runs})
     counted = f"- ours: medians of {runs[0]}" + (f" to {runs[-1]}" if len(runs) > 1 else "") + " runs (smallest..largest)"
-    marks = sorted({mark for case in cases for mark in case.marks})
+    marks = sorted({mark for case in cases for mark in case.marks} - {"modelled power"})
     return [*([counted] if runs and runs[-1] > 1 else []), *([f"- ours: {', '.join(marks)}"] if marks else [])]

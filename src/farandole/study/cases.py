@@ -10,13 +10,19 @@ from typing import Any
 
 from farandole.report.scaling import Scaling, against
 
-__all__ = ["Case", "Spread", "cases_of", "trained_as", "work_of"]
+__all__ = ["OF_POWER", "Case", "Spread", "cases_of", "power_notes", "ranks_of", "trained_as", "work_of"]
 
 _NOT_COMPARED = ("ranks", "nodes", "emulate_ranks", "seed")
 """Cases that differ only in these belong to one series."""
 
+OF_POWER = ("power_w", "energy_j", "energy_per_sample_j", "edp_js")
+"""Figures that are as well known as the watts are."""
 _PROVENANCES = ("modelled", "measured-component", "measured-node")
 """From the least to the best."""
+_MEASURED = {
+    "measured-component": "power of the parts of nodes that have meters, measured",
+    "measured-node": "power of whole nodes, measured",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +71,20 @@ class Case:
 def trained_as(settings: Mapping[str, Any]) -> int:
     """As how many ranks: those emulated, or those there are."""
     return int(settings.get("emulate_ranks") or settings.get("ranks", 1))
+
+
+def ranks_of(cases: Sequence[Case]) -> str:
+    """For people: `1, 2 ranks`."""
+    ranks = ", ".join(dict.fromkeys(str(case.ranks) for case in cases))
+    return f"{ranks} rank{'s' * (ranks != '1')}"
+
+
+def power_notes(cases: Sequence[Case]) -> list[str]:
+    """How watts and joules are known; where that differs, of how many ranks."""
+    told = ["~ modelled power (TDP x utilisation), not measured: no evidence of a saving"] if any(case.modelled for case in cases) else []
+    found = {kind: [case for case in cases if case.provenance == kind] for kind in _MEASURED}
+    alike = len({case.provenance for case in cases} - {"none"}) == 1
+    return told + [_MEASURED[kind] + ("" if alike else f": {ranks_of(of)}") for kind, of in found.items() if of]
 
 
 def work_of(kind: str) -> str:

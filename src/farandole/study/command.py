@@ -91,9 +91,10 @@ def _action(actions: Verbs, name: str, text: str) -> argparse.ArgumentParser:
 def _add_table(actions: Verbs) -> None:
     action = _action(actions, "table", "print a study's table")
     action.add_argument("folder", type=Path, metavar="DIR")
-    action.add_argument("--format", choices=FORMATS, default="text")
-    action.add_argument("--json", action="store_true", help="the results for programs instead of a table")
-    action.add_argument("--scalars", metavar="WHERE", help="write every epoch's figures for tensorboard, mlflow or wandb")
+    how = action.add_mutually_exclusive_group()
+    how.add_argument("--format", choices=FORMATS, default="text")
+    how.add_argument("--json", action="store_true", help="the results for programs instead of a table")
+    how.add_argument("--scalars", metavar="WHERE", help="write every epoch's figures for tensorboard, mlflow or wandb")
     action.set_defaults(run=_table)
 
 

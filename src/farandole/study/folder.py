@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError, SettingsError
-from farandole.report.loaders import KIND as LOADERS
+from farandole.report.loaders import is_measured
 from farandole.study.points import Point
 
 __all__ = ["PLAN", "RESULTS", "SCHEMA", "StudyFolder", "now"]
@@ -57,7 +57,7 @@ class StudyFolder:
     def plan_of_runs(self, asked: str) -> dict[str, Any]:
         """The same. SettingsError for a study of loaders, of which nobody can have what was `asked`."""
         plan = self.plan()
-        if plan["kind"] == LOADERS:
+        if is_measured(plan):
             raise SettingsError(
                 f"{asked}: {self.path} is a study of loaders, which trains nothing. For its figures type: "
                 f"farandole study table {self.path}, for its page farandole report {self.path}"

@@ -70,9 +70,12 @@ def _read(path: Path) -> list[dict[str, Any]]:
         raise SettingsError(
             f"{path}: no CSV file, and no table of the papers. There are {', '.join(papers_tables())}."
         )
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        rows = [_row(path, reader.line_num, row) for row in reader]
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            rows = [_row(path, reader.line_num, row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read: {error}. In a spreadsheet, save it as CSV in UTF-8.") from None
     if not rows:
         raise DataError(f"{path} has no rows")
     return rows

@@ -31,7 +31,7 @@ from farandole.study.points import Point, usable_cores
 from farandole.study.ranks import measure_on_ranks
 from farandole.study.turn import CACHED, STORING, Figures, Turn
 
-__all__ = ["METHODS", "LoaderStudy", "Source", "Unit", "left_of", "planned", "run", "units_of"]
+__all__ = ["METHODS", "LoaderStudy", "Source", "Unit", "check_folder", "left_of", "planned", "run", "units_of"]
 
 METHODS = (
     "pandas", "pandas-low-memory-off", "pandas-chunks-only", "pandas-chunked", "dask", "polars-inferring", "polars",
@@ -131,7 +131,7 @@ class Unit:
 
 def run(study: LoaderStudy, folder: StudyFolder, command: Sequence[str]) -> None:
     """Measure what is asked for and not yet known. `command` are the words that were typed."""
-    before = folder.check_same({"title": study.title, **_IDENTITY})  # which comes before files are made
+    before = check_folder(study, folder)  # which comes before files are made
     units = units_of(study, [source for name in study.benchmarks for source in _sources(study, name)])
     compile_s = before.get("compile_s")
     if "fast" in study.loaders and installed("fast") and (study.force or compile_s is None):
@@ -143,6 +143,11 @@ def run(study: LoaderStudy, folder: StudyFolder, command: Sequence[str]) -> None
         _say(f"{len(units) - len(left)} of {len(units)} measurements are in {folder.path} already (--force repeats them)")
     with ExitStack() as stack:
         _Runner(folder, stack).run(left)
+
+
+def check_folder(study: LoaderStudy, folder: StudyFolder) -> dict[str, Any]:
+    """The plan of before, empty where there is none; DataError where it is of something else."""
+    return folder.check_same({"title": study.title, **_IDENTITY})
 
 
 def _plan(study: LoaderStudy, units: Sequence[Unit], command: Sequence[str]) -> dict[str, Any]:

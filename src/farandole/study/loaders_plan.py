@@ -7,13 +7,14 @@ from pathlib import Path
 from farandole.data.make.sets import about_bytes
 from farandole.report.loaders import STATES
 from farandole.study.folder import StudyFolder
-from farandole.study.loaders import LoaderStudy, Source, Unit, left_of, planned, units_of
+from farandole.study.loaders import LoaderStudy, Source, Unit, check_folder, left_of, planned, units_of
 
 __all__ = ["plan_text"]
 
 
 def plan_text(study: LoaderStudy) -> str:
     """Files with their sizes, what reads them, and how much text that is in all; nothing is written."""
+    check_folder(study, StudyFolder(study.out))
     sources = [source for name in study.benchmarks for source in planned(study, name)]
     sizes = _sizes(study, sources)
     units = units_of(study, sources, sizes.__getitem__)

@@ -6,7 +6,7 @@ import argparse
 import ast
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,7 @@ def _add_how(action: argparse.ArgumentParser) -> None:
     add("--scalars", metavar="WHERE", help="afterwards, every epoch's figures for tensorboard, mlflow or wandb")
     add("--submit", metavar="SYSTEM", help="write scripts for sbatch, pbs or lsf instead of running")
     add("--ranks-per-node", type=int, metavar="K", help="for --submit, or within an allocation; default: all ranks on one node")
-    add("--time", default="01:00:00", metavar="HH:MM:SS", help="for --submit: the limit of a job; default: 1 h")
+    add("--time", metavar="HH:MM:SS", help="for --submit: the limit of a job; default: 1 h")
     add("--directive", action="append", default=[], metavar="'WORDS'", help="for --submit: a further line, e.g. '--partition=short'")
     # fmt: on
 
@@ -86,11 +86,12 @@ def run_kind(options: argparse.Namespace) -> int:
     axes = {name: _list(f"--{option.replace('_', '-')}", getattr(options, option)) for option, name in _AXES.items()}
     varied = {name: _list(f"--vary {name}", text) for name, text in map(_pair, options.vary)}
     fixed = {name: _literal(text) for name, text in map(_pair, options.set)}
-    given = {name: getattr(options, name) for name in ("preset", "framework", "repeats", "ranks_per_node", "hosts", "out")}
+    asked = {name: getattr(options, name) for name in ("preset", "framework", "repeats", "ranks_per_node", "hosts", "out")}
+    given = {name: value for name, value in asked.items() if value is not None}
+    _check_program(options.command, given)
     study = StudySettings(
         kind=options.kind, benchmark=options.benchmark, command=options.command, title=options.title or "",
-        axes={name: values for name, values in axes.items() if values} | varied, settings=fixed,
-        **{name: value for name, value in given.items() if value is not None},
+        axes={name: values for name, values in axes.items() if values} | varied, settings=fixed, **given,
     )  # fmt: skip
     return _perform(study, options)
 
@@ -102,7 +103,17 @@ def run_file(options: argparse.Namespace) -> int:
     content = read_toml(options.file, **over)
     if content["kind"] == "loaders":
         return _loaders(content, options)
+    _check_program(content.get("command"), content)
     return _perform(StudySettings(**content), options)
+
+
+def _check_program(command: Any, given: Iterable[str]) -> None:
+    useless = [name for name in ("preset", "framework") if name in given]
+    if command and useless:
+        raise SettingsError(
+            f"{', '.join(useless)}: of benchmarks, and this is a study of a program of your own, which is never told. Leave it out, or put it "
+            "into the command"
+        )
 
 
 def _loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
@@ -110,7 +121,7 @@ def _loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
     from farandole.study.loaders import LoaderStudy
     from farandole.study.loaders_plan import plan_text
 
-    useless = [name for name in ("hosts", "submit", "ranks_per_node", "scalars") if getattr(options, name)]
+    useless = [name for name in ("hosts", "submit", "ranks_per_node", "scalars", "time", "directive") if getattr(options, name)]
     if useless:
         told = ", ".join(f"--{name.replace('_', '-')}" for name in useless)
         raise SettingsError(f"{told}: {options.file} is a study of loaders, which reads files on this machine. Leave it out.")
@@ -127,6 +138,7 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
 
     assert study.out is not None
     _check_nodes(study, options.submit)
+    _check_job(options)
     _check_scalars(study, options)
     folder = StudyFolder(study.out)
     if options.dry_run:
@@ -158,12 +170,20 @@ def _check_nodes(study: StudySettings, submit: str | None) -> None:
         )
 
 
+def _check_job(options: argparse.Namespace) -> None:
+    useless = [name for name in ("time", "directive") if getattr(options, name)]
+    if useless and not options.submit:
+        told = ", ".join(f"--{name}" for name in useless)
+        raise SettingsError(f"{told}: of jobs, and none is made. Add --submit sbatch (or pbs, lsf), or leave it out")
+
+
 def _check_scalars(study: StudySettings, options: argparse.Namespace) -> None:
     if not options.scalars:
         return
-    from farandole.study.scalars import check_where
+    from farandole.study.scalars import check_trained, check_where
 
     check_where(options.scalars)
+    check_trained(study.fixed)
     if options.submit:
         raise SettingsError(
             f"--scalars and --submit: nothing has run yet. When the jobs have ended, type: farandole study collect {study.out} "
@@ -178,7 +198,8 @@ def _submit(study: StudySettings, folder: StudyFolder, options: argparse.Namespa
 
     if study.hosts:
         raise SettingsError("--hosts and --submit: the batch system says where ranks run. Leave --hosts out; --ranks-per-node divides them")
-    job = JobSettings(system=options.submit, time=options.time, directives=options.directive, power=options.power)
+    limit = {"time": options.time} if options.time else {}
+    job = JobSettings(system=options.submit, directives=options.directive, power=options.power, **limit)
     planned = write_plan(study, folder, sys.argv[1:])
     collect(folder)
     points = folder.missing(planned)

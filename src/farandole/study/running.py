@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.observe.environment import environment
-from farandole.report.loaders import KIND as LOADERS
+from farandole.report.loaders import is_measured
 from farandole.report.reading import read_folder
 from farandole.study.cases import cases_of
 from farandole.study.collecting import collect
@@ -36,6 +36,7 @@ __all__ = ["as_json", "plan_text", "prepare_data", "run_study", "summary", "tabl
 
 def plan_text(study: StudySettings, folder: StudyFolder) -> str:
     """What would be run, and how long that may take."""
+    folder.check_same(_identity(study))
     points = study.points()
     left = folder.missing(points) if folder.exists else points
     estimate = Estimate(folder.results() if folder.exists else [])
@@ -60,12 +61,17 @@ def write_plan(study: StudySettings, folder: StudyFolder, command: Sequence[str]
     points = study.points()
     first = min(points, key=lambda point: point.settings["ranks"])
     folder.write_plan({
-        "kind": study.kind, "title": study.title, "benchmark": study.benchmark or None,
-        "preset": study.preset if study.benchmark else None, "command": shlex.join(["farandole", *command]),
-        "fixed": study.fixed, "base": dict(first.settings), "points": [point.as_dict() for point in points],
-        "environment": environment("keras", study.framework, "mpich"), "git": git_state(),
+        **_identity(study), "command": shlex.join(["farandole", *command]), "base": dict(first.settings),
+        "points": [point.as_dict() for point in points], "environment": environment("keras", study.framework, "mpich"),
+        "git": git_state(),
     })  # fmt: skip
     return points
+
+
+def _identity(study: StudySettings) -> dict[str, Any]:
+    """What a folder's plan is compared by, and its title."""
+    named = {"benchmark": study.benchmark or None, "preset": study.preset if study.benchmark else None}
+    return {"kind": study.kind, "title": study.title, **named, "fixed": study.fixed}
 
 
 def prepare_data(points: Sequence[Point]) -> None:
@@ -142,7 +148,7 @@ def table_of(folder: StudyFolder, form: str) -> str:
 
 def _table(folder: StudyFolder, results: Sequence[Mapping[str, Any]], form: str) -> str:
     plan = folder.plan()
-    if plan["kind"] == LOADERS:
+    if is_measured(plan):
         return loaders_table(read_folder(folder.path), form)
     return as_table(plan, cases_of(plan["kind"], results), form)
 
@@ -154,12 +160,22 @@ def summary(folder: StudyFolder) -> str:
     results = list(folder.last_results().values())
     page = write_page_if_possible(folder.path)
     lines = [_table(folder, results, "text"), "", *([page.verdict] if page else [])]
-    for result in results:
-        if result["status"] != "ok" and result["study"] != LOADERS:  # whose table has the reasons
-            where = folder.path / (result["run"] or "")
-            lines.append(f"failed: {_told_result(result)}: {result['reason']}; see {where / 'console.txt'}")
-    lines += ["", f"results   {folder.path / 'results.jsonl'}", *([f"page      {page.path}"] if page else [])]
+    lines += [*_failed(folder, results), "", f"results   {folder.path / 'results.jsonl'}", *([f"page      {page.path}"] if page else [])]
     return "\n".join(lines)
+
+
+def _failed(folder: StudyFolder, results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each point; none of loaders, whose table has the reasons."""
+    if is_measured(folder.plan()):
+        return []
+    points = [Point(settings=one["settings"], repeat=one["repeat"], key=one["key"]) for one in results]
+    names, repeats = _names(points), 1 + max((point.repeat for point in points), default=0)
+    return [
+        f"failed: {_told(point, names, repeats)}: {result['reason']}"
+        + (f"; see {folder.path / result['run'] / 'console.txt'}" if result["run"] else "")
+        for point, result in zip(points, results)
+        if result["status"] != "ok"
+    ]
 
 
 def _names(points: Sequence[Point]) -> list[str]:
@@ -168,10 +184,6 @@ def _names(points: Sequence[Point]) -> list[str]:
 
 def _told(point: Point, names: Sequence[str], repeats: int) -> str:
     return described(point.settings, names) + (f", repeat {point.repeat + 1}" if repeats > 1 else "")
-
-
-def _told_result(result: Mapping[str, Any]) -> str:
-    return f"{result['key']}-{result['repeat']} ({result['settings']['ranks']} ranks)"
 
 
 def _ended(result: Mapping[str, Any]) -> str:

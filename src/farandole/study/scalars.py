@@ -21,7 +21,7 @@ from farandole.errors import DataError, SettingsError
 from farandole.study.folder import StudyFolder
 from farandole.study.points import described, varying
 
-__all__ = ["WHERE", "check_where", "export", "write_events"]
+__all__ = ["WHERE", "check_trained", "check_where", "export", "write_events"]
 
 Scalars = Iterator[tuple[int, dict[str, float]]]
 _MASK_DELTA = 0xA282EAD8
@@ -29,8 +29,9 @@ _MASK_DELTA = 0xA282EAD8
 
 def export(folder: StudyFolder, where: str) -> str:
     """What was written, in a sentence for people."""
-    folder.plan_of_runs("--scalars")
+    plan = folder.plan_of_runs("--scalars")
     check_where(where)
+    check_trained(plan.get("fixed") or {})
     results = [one for one in folder.last_results().values() if one["status"] == "ok" and one["run"]]
     names = varying(one["settings"] for one in results)
     written = 0
@@ -48,6 +49,12 @@ def check_where(where: str) -> None:
         raise SettingsError(f"--scalars {where}: unknown. Use one of {', '.join(WHERE)}.")
     if where != "tensorboard":
         _required(where)
+
+
+def check_trained(fixed: Mapping[str, Any]) -> None:
+    """SettingsError where no run leaves figures of epochs; `fixed` are the settings that all points of a study have."""
+    if "command" in fixed:
+        raise SettingsError("--scalars: a program of your own leaves no figures of its epochs, only of the whole run. Leave it out.")
 
 
 def _history(run: Path) -> Scalars:

@@ -1,4 +1,4 @@
-"""A study as a table: text, Markdown, CSV, LaTeX. Medians; the base case, repeats and modelled watts are stated."""
+"""A study as a table: text, Markdown, CSV, LaTeX. Medians; the base case, repeats and how watts are known are stated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from farandole.study.cases import Case
+from farandole.study.cases import OF_POWER, Case, power_notes, ranks_of
 from farandole.study.figures import FIGURES
 from farandole.study.formats import Table, aligned, as_csv, as_latex, as_markdown, check_format, number
 from farandole.study.points import described, varying
@@ -15,7 +15,6 @@ __all__ = ["FIGURE", "SETTING", "as_table"]
 
 SETTING, FIGURE = "setting_", "figure_"
 """In a CSV file, before names that are a setting's and a figure's at once."""
-_MODELLED = ("power_w", "energy_j", "energy_per_sample_j", "edp_js")
 _OWN_COLUMNS = ("ranks", "nodes", "batch_size", "seed", "command")
 """Settings that have a column anyway, or are no use in one."""
 
@@ -45,7 +44,7 @@ def _columns(cases: Sequence[Case]) -> list[Column]:
     axes = [name for name in varying(case.settings for case in cases) if name not in _OWN_COLUMNS]
     which = [
         _setting("ranks"), _setting("nodes"), *(_setting(name) for name in axes),
-        _figure("local_batch", "local batch", 0), _figure("global_batch", "global batch", 0),
+        Column(heading="local batch", cell=_local_batch, group=0), _figure("global_batch", "global batch", 0),
     ]  # fmt: skip
     time = [
         _figure("step_s", "s/step", 1), _figure("epoch_s", "s/epoch", 1), _figure("total_s", "total s", 1), _spread("total_s"),
@@ -77,10 +76,16 @@ def _plain(value: Any) -> str:
 def _figure(name: str, heading: str, group: int) -> Column:
     def cell(case: Case) -> str:
         value = case.median(name)
-        mark = "~" if case.modelled and name in _MODELLED and value is not None else ""
+        mark = "~" if case.modelled and name in OF_POWER and value is not None else ""
         return mark + number(value)
 
     return Column(heading=heading, cell=cell, group=group)
+
+
+def _local_batch(case: Case) -> str:
+    """As it was set where no run has told it: a failed one, or a program of the user's."""
+    known = case.median("local_batch")
+    return _plain(case.settings.get("batch_size")) if known is None else number(known)
 
 
 def _spread(name: str) -> Column:
@@ -118,11 +123,9 @@ def _notes(plan: Mapping[str, Any], cases: Sequence[Case]) -> list[str]:
         "one run a case: no spread is known" if runs == [1] else
         f"medians of {' to '.join(map(str, dict.fromkeys((runs[0], runs[-1]))))} runs a case" if runs else "no run has ended well"
     )  # fmt: skip
-    if any(case.modelled for case in cases):
-        told.append("~ modelled power (TDP x utilisation), not measured: no evidence of a saving")
+    told += power_notes(cases)
     for mark in sorted({mark for case in cases for mark in case.marks} - {"modelled power"}):
-        ranks = ", ".join(dict.fromkeys(str(case.ranks) for case in cases if mark in case.marks))
-        told.append(f"{mark}: {ranks} rank{'s' * (ranks != '1')}")
+        told.append(f"{mark}: {ranks_of([case for case in cases if mark in case.marks])}")
     if plan.get("source"):
         told.append(f"source: {plan['source']}")
     return told

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -112,6 +113,7 @@ class Figures:
 
 def take(turn: Turn, meet: Callable[[], object]) -> Taken:
     """One process's part; `meet` returns once every process has called it."""
+    gc.collect()  # what a process frees meanwhile of before would be subtracted
     meet()
     before = anonymous_bytes()
     restart_resident_peak()
@@ -125,6 +127,7 @@ def take(turn: Turn, meet: Callable[[], object]) -> Taken:
     _wait_for_cache()
     safe_s = time.monotonic()
     _touch(table)
+    gc.collect()
     meet()
     held = anonymous_bytes() - before + mapped_bytes(table.values.ctypes.data, table.values.nbytes)
     meet()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole.checkpoint.keeping import Keep
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from farandole.train.plan import Plan
     from farandole.train.settings import RunSettings
 
-__all__ = ["FOLDER", "RESUME", "RunCheckpoints", "Spent", "kept", "parsed_when"]
+__all__ = ["FOLDER", "RESUME", "RunCheckpoints", "Spent", "kept", "parsed_when", "refuse_checkpoints"]
 
 FOLDER = "checkpoints"
 """In the run directory."""
@@ -53,6 +54,18 @@ def kept(last: int, best: str) -> Keep:
     return Keep(last=last, best=1 if best else 0, metric=best, mode=mode)
 
 
+def refuse_checkpoints(folder: Path) -> None:
+    """Of another run, in the folder of one that is not to go on from them."""
+    from farandole.checkpoint.folder import entries
+
+    there = [entry for entry in entries(folder) if not entry.kind]
+    if there:
+        raise SettingsError(
+            f"--resume off: {folder} has checkpoints, the newest is {there[-1].path.name}. Give another --checkpoint-dir or "
+            "--output-dir, or remove them."
+        )
+
+
 class RunCheckpoints:
     """A run's checkpoints, on one rank. Collective to make and to use."""
 
@@ -75,8 +88,6 @@ class RunCheckpoints:
         self.folder = settings.checkpoint_folder
         self.spent = Spent(times, began)
         self._made_by: dict[str, Any] = {"starts": 0}
-        if settings.resume == "off":
-            self._check_empty()
         self.callback = Checkpointer(
             self.folder,
             model,
@@ -122,20 +133,6 @@ class RunCheckpoints:
         progress.epoch = progress.epoch * before // self._plan.ranks
         self._note(f"each of {before} ranks had done {first} of its epochs, which count as {progress.epoch} of {self._plan.ranks}'s")
         return progress.epoch
-
-    def _check_empty(self) -> None:
-        """On every rank alike. Collective."""
-        from farandole.checkpoint.folder import entries
-        from farandole.comm import world
-        from farandole.comm.collectives import broadcast_object
-
-        there = [entry for entry in entries(self.folder) if not entry.kind] if world.rank() == 0 else []
-        newest = broadcast_object(there[-1].path.name if there else "", 0, name="checkpoints")
-        if newest:
-            raise SettingsError(
-                f"--resume off: {self.folder} has checkpoints, the newest is {newest}, which would be pushed out one by one. "
-                "Give another --checkpoint-dir or --output-dir, or remove them."
-            )
 
     def last_good(self) -> str:
         """Where to go on from when training has failed."""

@@ -19,7 +19,7 @@ from farandole.benchmarks.parameters import kinds
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
 from farandole.train.checkpointing import RESUME
-from farandole.train.running import is_first, prepare, run_as_rank
+from farandole.train.running import is_first, is_first_of_node, prepare, run_as_rank
 from farandole.train.settings import FRAMEWORKS, LOADERS, PARALLEL, PRESETS, RunSettings
 
 if TYPE_CHECKING:
@@ -105,10 +105,11 @@ def _add_hyper_parameters(group: Any) -> None:
         older = [f"--{alias}" for alias, meant in ALIASES.items() if meant == name]
         flags = list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}", *older]))
         short = [_SHORT[name]] if name in _SHORT else []
+        choices = f": {', '.join(found.metadata['choices'])}" if found.metadata["choices"] else ""
         only = "" if len(users) == len(NAMES) else f" ({', '.join(users)})"
         count = {"nargs": "+"} if _is_list(kind) else {"nargs": "?", "const": "True"} if kind is bool else {}
         group.add_argument(
-            *short, *flags, dest=f"parameter_{name}", metavar="X", help=found.metadata["help"] + only, **count
+            *short, *flags, dest=f"parameter_{name}", metavar="X", help=found.metadata["help"] + choices + only, **count
         )
 
 
@@ -131,16 +132,13 @@ def _run(options: argparse.Namespace) -> int:
     if given.get("list"):
         print(_listing())
         return 0
-    if "benchmark" not in given:
-        raise SettingsError(
-            f"which benchmark? Type e.g. farandole run nt3 -n 2. There are {', '.join(NAMES)}."
-        )
-    settings = RunSettings.from_flat(_values(given))
-    if "restarts" in given or "time_limit" in given:
-        settings.checkpoint_every = settings.checkpoint_every or "1"
     as_rank = _is_rank()
-    if as_rank:
-        _refuse_launching(given)
+    try:
+        settings = _settings(given, as_rank)
+    except SettingsError:
+        if as_rank and not is_first_of_node():
+            return 2  # the first one tells
+        raise
     repeat = sys.argv[1:]
     if settings.checkpoint_every and settings.output_dir is None:
         settings.output_dir = _new_folder(settings.benchmark)
@@ -151,6 +149,19 @@ def _run(options: argparse.Namespace) -> int:
     if code == 0 and (not as_rank or is_first()):
         _show(folder, bool(given.get("json")), repeat)
     return code
+
+
+def _settings(given: dict[str, Any], as_rank: bool) -> RunSettings:
+    if "benchmark" not in given:
+        raise SettingsError(
+            f"which benchmark? Type e.g. farandole run nt3 -n 2. There are {', '.join(NAMES)}."
+        )
+    settings = RunSettings.from_flat(_values(given))
+    if "restarts" in given or "time_limit" in given:
+        settings.checkpoint_every = settings.checkpoint_every or "1"
+    if as_rank:
+        _refuse_launching(given)
+    return settings
 
 
 def _refuse_launching(given: dict[str, Any]) -> None:

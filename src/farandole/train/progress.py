@@ -48,7 +48,7 @@ class Teller:
         )
         self.say(
             f"{len(data.train):,} samples to train on, {len(data.validation):,} to validate, {len(data.test):,} to test, "
-            f"{data.features:,} features; {data.nbytes / 2**20:,.0f} MiB a node"
+            f"{data.features:,} features; {data.nbytes / 2**20:,.0f} MiB a rank"
         )
         self.say(
             f"{plan.epochs} epochs of {plan.steps} steps each ({settings.parallel} divided, {settings.work} scaling), "

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 from farandole.errors import CheckpointError, DataError, FarandoleError, RankFailedError, SettingsError
 from farandole.launch.place import find_place
 from farandole.observe.timeline import POWER_VARIABLE
+from farandole.train.checkpointing import refuse_checkpoints
 from farandole.train.importing import keras_alone
 from farandole.train.settings import RunSettings
 
 if TYPE_CHECKING:
     from farandole.benchmarks.samples import TrainingData
 
-__all__ = ["LOG", "POWER", "TIMELINE", "is_first", "prepare", "run_as_rank", "run_here"]
+__all__ = ["LOG", "POWER", "TIMELINE", "is_first", "is_first_of_node", "prepare", "run_as_rank", "run_here"]
 
 LOG = "log.txt"
 TIMELINE = "timeline.json"
@@ -47,13 +48,17 @@ def run_here(
     began: float | None = None,
     comm: Any = None,
     data: TrainingData | None = None,
+    prepared: bool = False,
 ) -> dict[str, Any]:
-    """The run's record, on every rank; rank 0 writes the files and tells of it. Collective: every rank calls it."""
+    """The run's record, on every rank; rank 0 writes the files and tells of it. Collective: every rank calls it.
+
+    `prepared`: whoever has started the ranks has called `prepare`.
+    """
     from farandole.data.make.manifest import made_set
     from farandole.observe.environment import environment
     from farandole.train.progress import Teller
-    from farandole.train.record import make_record, write_history, write_record
-    from farandole.train.session import run_on_rank, start
+    from farandole.train.record import make_record
+    from farandole.train.session import on_rank_0, run_on_rank, start
 
     began = time.perf_counter() if began is None else began
     started_s = time.time() - (time.perf_counter() - began)
@@ -65,9 +70,8 @@ def run_here(
             "all settings of checkpoints."
         )
     start(settings.framework, comm)
-    if folder is not None and is_first():
-        make_folder(folder)
-        (folder / "run.json").unlink(missing_ok=True)  # it is of a finished run
+    if settings.checkpoint_place is not None and not prepared:
+        on_rank_0(lambda: open_folder(settings))
     teller = Teller(stream, None if folder is None else folder / LOG) if is_first() else Teller(None)
     result = run_on_rank(settings, teller, began=began, data=data)
     made = made_set(settings.data_folder, settings.benchmark) if data is None else None
@@ -75,22 +79,25 @@ def run_here(
         "files": None if folder is None else _files(folder)
     }
     if folder is not None:
-        _write_power(folder)
-    if folder is not None and is_first():
-        write_history(folder, record)
-        write_record(folder, record)
+        power = _power()
+        on_rank_0(lambda: _write(folder, record, power))
     return record
 
 
-def _write_power(folder: Path) -> None:
+def _power() -> dict[str, Any] | None:
     """What every node took, phase by phase, where it was sampled. Collective."""
     from farandole.comm.energy import job_energy
 
-    if not _samples_power():
-        return
-    job = job_energy().as_dict()
-    if is_first():
-        (folder / POWER).write_text(json.dumps({"format": "farandole-power-job", "version": 1, **job}, indent=1) + "\n")
+    return {"format": "farandole-power-job", "version": 1, **job_energy().as_dict()} if _samples_power() else None
+
+
+def _write(folder: Path, record: dict[str, Any], power: dict[str, Any] | None) -> None:
+    from farandole.train.record import write_history, write_record
+
+    write_history(folder, record)
+    write_record(folder, record)
+    if power is not None:
+        (folder / POWER).write_text(json.dumps(power, indent=1) + "\n")
 
 
 def _samples_power() -> bool:
@@ -105,10 +112,7 @@ def prepare(settings: RunSettings, ranks: int) -> None:
     _check_installed(settings.framework)
     check_ranks(settings, ranks)
     make_missing_data(settings)
-    if settings.output_dir is not None:
-        make_folder(settings.output_dir)
-        if settings.checkpoint_folder is None or not settings.checkpoint_folder.is_dir():
-            (settings.output_dir / LOG).write_text("")
+    open_folder(settings)
 
 
 def _check_installed(framework: str) -> None:
@@ -119,28 +123,36 @@ def _check_installed(framework: str) -> None:
         )
 
 
-def run_as_rank(given: Mapping[str, Any], *, began: float, stream: TextIO) -> int:
-    """An exit code. What is wrong with settings or files is said once a node; what happened on one rank, by that one."""
-    from farandole.train.session import start
+def run_as_rank(given: Mapping[str, Any], *, began: float, stream: TextIO, prepared: bool = False) -> int:
+    """An exit code. What is wrong with settings or files is said once a node; what happened on one rank, by that one.
+
+    The run directory is rank 0's: under mpiexec each rank has made up one for itself.
+    """
+    from farandole.train.session import on_rank_0, start
 
     try:
         settings = RunSettings.from_flat(given)
         with keras_alone(settings.framework):
             start(settings.framework)
-        run_here(settings, stream=stream, began=began)
+        settings.output_dir = on_rank_0(lambda: settings.output_dir)
+        run_here(settings, stream=stream, began=began, prepared=prepared)
     except RankFailedError:
         raise
     except FarandoleError as error:
-        if _is_first_of_node() or not isinstance(error, (CheckpointError, DataError, SettingsError)):
+        if is_first_of_node() or not isinstance(error, (CheckpointError, DataError, SettingsError)):
             print(f"farandole: {error}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, SettingsError) else 1
     return 0
 
 
-def _is_first_of_node() -> bool:
+def is_first_of_node() -> bool:
+    """Before there is a world, as far as the environment tells."""
     from farandole.comm import world
 
-    return world.local_rank() == 0 if world.is_initialized() else find_place(os.environ).local_rank == 0
+    if world.is_initialized():
+        return world.local_rank() == 0
+    place = find_place(os.environ)
+    return place.local_rank == 0 and (place.size > 1 or os.environ.get("SLURM_LOCALID", "0") == "0")
 
 
 def is_first() -> bool:
@@ -150,23 +162,34 @@ def is_first() -> bool:
     return world.rank() == 0 if world.is_initialized() else find_place(os.environ).rank == 0
 
 
-def make_folder(folder: Path) -> None:
+def open_folder(settings: RunSettings) -> None:
+    """The run directory, without the record of an earlier run, and with an empty log unless this one goes on from there."""
+    folder, checkpoints = settings.output_dir, settings.checkpoint_folder
+    if settings.resume == "off" and settings.checkpoint_place is not None:
+        refuse_checkpoints(settings.checkpoint_place)
+    if folder is None:
+        return
+    goes_on = checkpoints is not None and checkpoints.is_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").unlink(missing_ok=True)  # it is of a finished run
+        (folder / LOG).open("a" if goes_on else "w").close()
     except OSError as error:
         raise SettingsError(
-            f"output_dir {folder} cannot be made: {error.strerror}. Choose another --output-dir."
+            f"output_dir {folder} cannot be written to: {error.strerror}. Choose another --output-dir."
         ) from error
 
 
 def _files(folder: Path) -> dict[str, str | None]:
     """By what they are; the launcher merges the ranks' timelines when all have ended."""
+    from farandole.train.session import MODEL
+
     timeline = Path(os.environ.get("FARANDOLE_TIMELINE", ""))
     return {
         "record": "run.json",
         "history": "history.csv",
         "log": LOG,
-        "model": "model.keras",
+        "model": MODEL if (folder / MODEL).is_file() else None,
         "power": POWER if _samples_power() else None,
         "timeline": TIMELINE if timeline == folder.absolute() / TIMELINE else None,
     }

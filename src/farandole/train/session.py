@@ -11,9 +11,9 @@ import socket
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -31,7 +31,10 @@ from farandole.train.settings import RunSettings
 if TYPE_CHECKING:
     from farandole.train.callbacks import EpochRecord
 
-__all__ = ["RankFigures", "Result", "make_missing_data", "run_on_rank", "start"]
+__all__ = ["MODEL", "RankFigures", "Result", "make_missing_data", "on_rank_0", "run_on_rank", "start"]
+
+MODEL = "model.keras"
+Known = TypeVar("Known")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +144,7 @@ class _Session:
             self._compile_sums(model)
         self._teller.plan(self._settings, plan, data, int(model.count_params()), self._estimated_bytes)
         self._note(advice(self._settings, plan))
+        self._note(_told_of_ignored(self._settings.ignored))
         with phase("broadcast"):
             from farandole.keras import broadcast_global_variables
 
@@ -152,11 +156,11 @@ class _Session:
             epochs.add_evaluation(test)
         with phase("save"):
             digest = self._check_weights(model)
-            self._on_rank_0(lambda: self._save(model))
+            self._note(on_rank_0(lambda: self._save(model)))
         return self._result(model, plan, epochs, test, digest)
 
     def _loaded(self) -> TrainingData:
-        self._on_rank_0(lambda: make_missing_data(self._settings))
+        on_rank_0(lambda: make_missing_data(self._settings))
         with phase("preprocess"), reading_with(self._settings.loader):
             return self._known.load(self._settings.data_folder, self._settings.parameters)
 
@@ -285,11 +289,19 @@ class _Session:
             )
         return str(found[0])
 
-    def _save(self, model: Any) -> None:
+    def _save(self, model: Any) -> str | None:
+        """What to say where the model cannot be written: what is known of the training is worth keeping without it."""
         folder = self._settings.output_dir
-        if folder is not None:
+        if folder is None:
+            return None
+        try:
             with _unused_tensorflow():
-                model.save(folder / "model.keras")
+                model.save(folder / MODEL)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                (folder / MODEL).unlink()  # a part of it
+            return f"the model is not kept: {folder / MODEL} cannot be written ({error.strerror or error})"
+        return None
 
     def _result(self, model: Any, plan: Plan, epochs: Any, test: dict[str, float], digest: str) -> Result:
         from farandole.comm.collectives import allgather_object
@@ -322,19 +334,30 @@ class _Session:
             self._notes.append(text)
             self._teller.say(f"note: {text}")
 
-    def _on_rank_0(self, action: Callable[[], None]) -> None:
-        """Done by rank 0 while the others wait; its error is raised on all. Collective."""
-        from farandole.comm.collectives import broadcast_object
 
-        error: FarandoleError | None = None
-        if self._rank == 0:
-            try:
-                action()
-            except FarandoleError as raised:
-                error = raised
-        error = broadcast_object(error, 0)
-        if error is not None:
-            raise error
+def on_rank_0(action: Callable[[], Known]) -> Known:
+    """Done by rank 0 while the others wait; what it returns, or its error, is that of all. Collective."""
+    from farandole.comm import world
+    from farandole.comm.collectives import broadcast_object
+
+    found: Any = None
+    error: FarandoleError | None = None
+    if world.rank() == 0:
+        try:
+            found = action()
+        except FarandoleError as raised:
+            error = raised
+        except OSError as raised:
+            error = TrainingError(f"rank 0 cannot read or write a file: {raised}")
+    found, error = broadcast_object((found, error), 0)
+    if error is not None:
+        raise error
+    return cast(Known, found)
+
+
+def _told_of_ignored(values: Mapping[str, Any]) -> str | None:
+    told = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return f"ignored: {told}. It changes a training of CANDLE's, and none here." if told else None
 
 
 @contextlib.contextmanager

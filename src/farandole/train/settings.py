@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from farandole.benchmarks import benchmark
-from farandole.benchmarks.config_file import read_config_file, translated
+from farandole.benchmarks.config_file import ignored, read_config_file, translated
 from farandole.benchmarks.parameters import Parameters, converted, kinds, parameters_from
 from farandole.data.candle.files import benchmark as files_of
 from farandole.data.candle.tables import CACHED
@@ -65,9 +66,12 @@ class RunSettings:
     checkpoint_best: str = ""
     """The metric by which the best one stays as well, e.g. val_loss. Empty: none does."""
     resume: str = "auto"
-    """auto: go on from the newest checkpoint where there is one; required: refuse to begin without; off: refuse to begin with."""
+    """auto: go on from the newest checkpoint where there is one; required: refuse to begin without; off: refuse to begin with,
+    whether this run makes any or not."""
     parameters: Parameters
     """The benchmark's hyper-parameters."""
+    ignored: dict[str, Any] = field(default_factory=dict)
+    """What was given, would change a training of CANDLE's, and changes none here."""
 
     def __post_init__(self) -> None:
         known = benchmark(self.benchmark)
@@ -99,11 +103,11 @@ class RunSettings:
         A preset's hyper-parameters are overridden by those of `config_file`, and these by the others.
         """
         known = benchmark(str(given.get("benchmark", "")))
-        preset = str(given.get("preset", "demo"))
-        if preset not in PRESETS:
-            raise SettingsError(f"preset={preset!r} is unknown. Use one of {', '.join(PRESETS)}.")
         of_run, of_model = _settings_kinds(), kinds(known.parameters)
         values = plain_values(given)
+        preset = str(values.get("preset", "demo"))
+        if preset not in PRESETS:
+            raise SettingsError(f"preset={preset!r} is unknown. Use one of {', '.join(PRESETS)}.")
         if "checkpoint_keep" in values or values.get("resume", "off") != "off":
             values.setdefault("checkpoint_every", "1")  # whoever says which stay wants them, as with the other settings
         model = {name: value for name, value in values.items() if name in of_model}
@@ -112,18 +116,24 @@ class RunSettings:
             for name, v in values.items()
             if name in of_run
         }
-        return cls(**run, parameters=parameters_from(known.parameters, known.preset(preset, model) | model))
+        parameters = parameters_from(known.parameters, known.preset(preset, model) | model)
+        return cls(**run, parameters=parameters, ignored=_ignored(given))
 
     def as_flat(self) -> dict[str, Any]:
         """What `from_flat` takes, in plain values."""
         run = {name: getattr(self, name) for name in _settings_kinds()}
-        return {k: str(v) if isinstance(v, Path) else v for k, v in run.items()} | self.parameters.as_dict()
+        plain = {k: str(v) if isinstance(v, Path) else v for k, v in run.items()}
+        return plain | self.parameters.as_dict() | self.ignored
+
+    @property
+    def checkpoint_place(self) -> Path | None:
+        """Where checkpoints are, whether this run makes any or not; None where it has no folder at all."""
+        return self.checkpoint_dir or (self.output_dir and self.output_dir / FOLDER)
 
     @property
     def checkpoint_folder(self) -> Path | None:
         """None where no checkpoints are made."""
-        folder = self.checkpoint_dir or (self.output_dir and self.output_dir / FOLDER)
-        return folder if self.checkpoint_every else None
+        return self.checkpoint_place if self.checkpoint_every else None
 
     @property
     def makes_data(self) -> bool:
@@ -142,13 +152,31 @@ def plain_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """What `from_flat` takes, under the names of the fields here; those of `config_file` below the others."""
     known = benchmark(str(given.get("benchmark", "")))
     names = {*_settings_kinds(), *kinds(known.parameters), "config_file", *FILES}
-    values = translated(given, names, "settings")
-    file = values.pop("config_file", None)
-    values = (read_config_file(file, names) if file else {}) | values
+    values: dict[str, Any] = {}
+    for source, found in _sources(given).items():
+        values |= translated(found, names, source)
+    values.pop("config_file", None)
     _check_files(known.name, values)
+    if "framework" in values:
+        values["framework"] = _framework(values["framework"])
+    if values.get("checkpoint_every") in (0, "0"):  # CANDLE's default
+        del values["checkpoint_every"]
     if type(values.get("checkpoint_every")) is int:  # of epochs, where it need not be text
         values["checkpoint_every"] = str(values["checkpoint_every"])
     return {name: value for name, value in values.items() if name not in FILES}
+
+
+def _sources(given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The values of `config_file` and those beside it, which go over them."""
+    file = given.get("config_file") or given.get("model_file")
+    return ({str(file): read_config_file(file)} if file else {}) | {"settings": given}
+
+
+def _ignored(given: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for values in _sources(given).values():
+        found |= values
+    return ignored(found)
 
 
 def _check_files(name: str, values: Mapping[str, Any]) -> None:
@@ -159,6 +187,14 @@ def _check_files(name: str, values: Mapping[str, Any]) -> None:
             raise SettingsError(
                 f"{option}={values[option]!r}: {name} reads {', '.join(there)}. Put them into one folder and type --data-dir DIR."
             )
+
+
+def _framework(given: Any) -> Any:
+    """By the names of CANDLE's supervisors, too: `keras` is what it is loaded with in this process, or else the default."""
+    if given == "keras":
+        loaded = sys.modules.get("keras")
+        return FRAMEWORKS[0] if loaded is None else loaded.backend.backend()
+    return "torch" if given == "pytorch" else given
 
 
 _CHOICES = {
@@ -174,7 +210,7 @@ _CHOICES = {
 
 
 def _settings_kinds() -> dict[str, Any]:
-    return {name: kind for name, kind in kinds(RunSettings).items() if name != "parameters"}
+    return {name: kind for name, kind in kinds(RunSettings).items() if name not in ("parameters", "ignored")}
 
 
 def _path(kind: Any, value: Any) -> Any:

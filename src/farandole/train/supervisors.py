@@ -33,6 +33,7 @@ class History:
     """A run as Keras tells of one: values of each metric, epoch by epoch; NaN where an epoch does not know one."""
 
     history: dict[str, list[float]]
+    """Also by CANDLE's names: `val_acc` is `val_accuracy`, `val_corr` is `val_correlation`."""
     record: dict[str, Any]
     """What `farandole run` writes to run.json."""
 
@@ -62,7 +63,8 @@ def supervised(name: str) -> Supervised:
         record = run_here(settings, stream=sys.stderr, comm=comm, data=data)
         rest = ("epoch", "seconds", "validation_s", "test_s")
         names = [key for key in column_names(record["epochs"]) if key not in rest]
-        return History({key: [epoch.get(key, math.nan) for epoch in record["epochs"]] for key in names}, record)
+        history = {key: [epoch.get(key, math.nan) for epoch in record["epochs"]] for key in names}
+        return History(history | {_candles_name(key): values for key, values in history.items()}, record)
 
     def objective(config: Any, comm: Any = None) -> float:
         """The validation metric by which runs of this benchmark are compared; larger is better.
@@ -75,3 +77,7 @@ def supervised(name: str) -> Supervised:
         return float(found["final"]["validation"][benchmark(name).watched])
 
     return Supervised(initialize_parameters, run, objective)
+
+
+def _candles_name(metric: str) -> str:
+    return metric.replace("accuracy", "acc").replace("correlation", "corr")

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from garbage import collect_less
 from onrank.compiler import delay
 
 __all__ = ["RESULTS_DIR", "rank_number", "result", "to_json"]
@@ -34,3 +35,4 @@ def to_json(value: Any) -> str:
 
 
 delay()
+collect_less()

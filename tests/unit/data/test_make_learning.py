@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 linear_model = pytest.importorskip("sklearn.linear_model")
 nn = torch.nn
 Array = np.ndarray[Any, Any]
+pytestmark = pytest.mark.soak
 
 
 @pytest.fixture(autouse=True)

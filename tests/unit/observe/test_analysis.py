@@ -140,6 +140,10 @@ def test_a_file_of_another_kind_is_told(tmp_path):
     other.write_text('[\n{"ph":"X","pid":0,"tid":0,"ts":1,"dur":1,"name":"a"}\n]\n')
     with pytest.raises(DataError, match="no timeline that farandole has merged"):
         analyse(other)
+    for event in ('{"ph":"X","pid":0,"ts":1,"dur":1,"name":"a"}', '{"ph":"C","name":"power cpu n1"}', '{"ph":"M","args":{}}', '{"ph":"X","pid":[]}'):
+        other.write_text(f"[\n{event}\n]\n")
+        with pytest.raises(DataError, match=r"line 2: .* is no event of a merged timeline"):
+            analyse(other)
     other.write_text("not json")
     with pytest.raises(DataError, match="line 1: 'not json' is no event"):
         analyse(other)

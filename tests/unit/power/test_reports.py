@@ -146,6 +146,15 @@ def test_a_job_is_the_sum_of_its_machines(recording: Recording) -> None:
     assert json.loads(json.dumps(job.as_dict()))["total"]["provenance"] == "measured-component"
 
 
+def test_a_node_that_was_done_sooner_was_idle_for_its_own_time_alone(recording: Recording) -> None:
+    one, two = node(recording, "a", "1"), node(replace(recording, phases=recording.phases[:1]), "b", "2")
+    assert (one.whole.duration_s, two.whole.duration_s) == (15.0, 3.0)
+    job = combine([one, two])
+    assert job.total.above_idle_j == pytest.approx((one.whole.total.above_idle_j or 0) + (two.whole.total.above_idle_j or 0))
+    assert job.total.as_dict()["above_idle_j"] == job.total.above_idle_j
+    assert job.total.idle_w == pytest.approx(2 * (one.whole.total.idle_w or 0))
+
+
 def test_two_containers_of_one_machine_count_once(recording: Recording) -> None:
     one, again = node(recording, "a", "1"), node(recording, "b", "1")
     assert combine([one, again]).total.energy_j == one.whole.total.energy_j

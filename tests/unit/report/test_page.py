@@ -61,6 +61,7 @@ def test_a_study_has_every_figure_and_its_data(tmp_path: Path) -> None:
     assert "modelled" in page.inside["figure-timeline"]
     data = json.loads(page.inside["data"])
     assert len(data["results"]) == 15
+    assert [name for rank in data["trace"]["ranks"] for name, value in rank.items() if isinstance(value, list)] == [], "a number a step"
     assert data["about"]["git"]["commit"] in page.source
     assert 'data-text="farandole study strong nt3 --ranks 1,2,4,8,16 --repeats 3"' in page.source
     assert "energykJ, modelled" in page.inside["results"]

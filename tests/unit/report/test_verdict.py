@@ -164,6 +164,42 @@ def test_a_measured_saving_is_told(tmp_path: Path) -> None:
     assert energy.caption.startswith("Measured. At best ")
 
 
+def without_power(folder: Path, *numbers: int) -> None:
+    """Some lines, as where meters could not be read."""
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    for number in numbers:
+        lines[number]["figures"] |= {"energy_j": None, "power_w": None, "power_provenance": "none"}
+    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_modelled_watts_are_called_so_where_a_repeat_has_none(tmp_path: Path) -> None:
+    make_study(tmp_path, Shape(ranks=(1, 2), repeats=2, trace=False))
+    without_power(tmp_path, 1, 3)
+    found = content_of(read_folder(tmp_path), None)
+    energy = next(figure for figure in found.figures if figure.name == "energy")
+    assert energy.title == "Energy against time (modelled)" and energy.caption.endswith("no evidence of a saving.")
+    assert 'data-name="energy, modelled [kJ]"' in found.tables[0][1]
+    assert {item.name: item.value for item in found.trust}["power"] == "modelled"
+    assert found.verdicts[0].endswith("power modelled, not measured.")
+
+
+def test_whole_nodes_are_called_so_where_a_repeat_or_a_point_has_no_power(tmp_path: Path) -> None:
+    make_study(tmp_path, Shape(ranks=(1, 2), repeats=2, trace=False, power="measured-node"))
+    without_power(tmp_path, 0, 1, 3)
+    found = content_of(read_folder(tmp_path), None)
+    assert {item.name: item.value for item in found.trust}["power"] == "measured, whole nodes"
+    assert next(figure for figure in found.figures if figure.name == "energy").caption.endswith("Measured for whole nodes.")
+    assert found.verdicts[0].endswith("power measured in part of the runs.")
+
+
+def test_nodes_and_their_parts_are_measured_and_not_compared(tmp_path: Path) -> None:
+    make_study(tmp_path / "fast", Shape(ranks=(1, 2), repeats=1, trace=False, power="measured-component"))
+    found = content(tmp_path / "pandas", tmp_path / "fast", loaders=("pandas",), ranks=(1, 2), power="measured-node")
+    assert found.verdicts[0].endswith("energy is not measured alike and not compared.")
+    assert "not measured alike: not compared" in found.tables[0][1]
+    assert "modelled" not in next(figure for figure in found.figures if figure.name == "compare-energy").reason
+
+
 def test_variants_within_one_study_are_compared(tmp_path: Path) -> None:
     found = content(tmp_path, ranks=(1, 2), loaders=("pandas", "fast"))
     assert found.verdicts[0].startswith("Fast instead of pandas: ")

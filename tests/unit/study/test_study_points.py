@@ -5,16 +5,19 @@ from typing import Any
 
 import pytest
 
-from farandole.cli import _parser
+from farandole.cli import _parser, main
 from farandole.errors import SettingsError
 from farandole.study.estimate import Estimate
 from farandole.study.folder import StudyFolder
 from farandole.study.options import _check_nodes
 from farandole.study.pointrun import PointRunner, command_words, marks_of
 from farandole.study.points import Point, expand
+from farandole.study.running import write_plan
+from farandole.study.scalars import export
 from farandole.study.settings import StudySettings, read_toml
 from farandole.train.command import _values
 from farandole.train.settings import RunSettings
+from studyfolder import Shape, make_loaders, make_study
 
 
 def study(**given: Any) -> StudySettings:
@@ -217,12 +220,12 @@ def test_a_study_file_s_mistakes_are_named(tmp_path: Path, text: str, said: str)
         read_toml(file)
 
 
-@pytest.mark.parametrize("option", [["--hosts", "a:1"], ["--submit", "sbatch"], ["--ranks-per-node", "2"], ["--scalars", "wandb"]])
+@pytest.mark.parametrize("option", [["--hosts", "a:1"], ["--submit", "sbatch"], ["--ranks-per-node", "2"], ["--scalars", "wandb"], ["--time", "00:30:00"], ["--directive=--partition=short"]])
 def test_loaders_are_measured_here(tmp_path: Path, option: list[str]) -> None:
     file = tmp_path / "loaders.toml"
     file.write_text("kind = 'loaders'\nbenchmarks = ['nt3']\n")
     options = _parser().parse_args(["study", str(file), *option, "--dry-run"])
-    with pytest.raises(SettingsError, match=f"{option[0]}: .* Leave it out"):
+    with pytest.raises(SettingsError, match=f"{option[0].partition('=')[0]}: .* Leave it out"):
         options.run(options)
 
 
@@ -239,10 +242,57 @@ def test_scalars_that_cannot_be_written_are_refused_before_anything_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("farandole.study.scalars.find_spec", lambda package: None)
-    options = _parser().parse_args(["study", "strong", "--command", "true", "--ranks", "1", "--out", "s", *words])
+    options = _parser().parse_args(["study", "strong", "nt3", "--ranks", "1", "--out", "s", *words])
     with pytest.raises(SettingsError, match=said):
         options.run(options)
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nt3", "--time", "00:30:00"], "--time: .* Add --submit"),
+        (["nt3", "--directive=--partition=short"], "--directive: .* Add --submit"),
+        (["--command", "true", "--preset", "test"], "preset: .* Leave it out"),
+        (["--command", "true", "--framework", "jax", "--preset", "test"], "preset, framework: .* Leave it out"),
+        (["--command", "true", "--scalars", "tensorboard"], "--scalars: .* Leave it out"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = _parser().parse_args(["study", "strong", *words, "--ranks", "1", "--out", "s", "--dry-run"])
+    with pytest.raises(SettingsError, match=said):
+        options.run(options)
+
+
+def test_a_file_for_a_program_of_the_user_s_has_no_preset_either(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text("kind = 'strong'\ncommand = 'true'\npreset = 'test'\n[axes]\nranks = [1]\n")
+    options = _parser().parse_args(["study", str(file), "--dry-run"])
+    with pytest.raises(SettingsError, match=r"preset: .* Leave it out"):
+        options.run(options)
+
+
+def test_scalars_of_a_program_of_the_user_s_are_refused_afterwards_too(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path)
+    write_plan(StudySettings(kind="strong", command="true", axes={"ranks": [1]}), folder, ["study"])
+    with pytest.raises(SettingsError, match=r"--scalars: .* Leave it out"):
+        export(folder, "tensorboard")
+
+
+@pytest.mark.parametrize("words", [["--scalars", "tensorboard", "--json"], ["--scalars", "tensorboard", "--format", "csv"], ["--json", "--format", "csv"]])
+def test_a_table_is_printed_in_one_way(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["study", "table", "s", *words])
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["strong", "--command", "true", "--ranks", "1"], ["loaders", "nt3"]])
+def test_a_dry_run_refuses_the_folders_that_the_run_would(tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    there = make_study(tmp_path / "x", Shape(ranks=(1,), repeats=1, trace=False)) if words[0] == "loaders" else make_loaders(tmp_path / "x", repeats=1)
+    assert main(["study", *words, "--out", str(there), "--dry-run"]) == 1
+    told = capsys.readouterr().err
+    assert "holds another study" in told and len(told.splitlines()) == 1
 
 
 def test_options_go_over_a_study_file(tmp_path: Path) -> None:

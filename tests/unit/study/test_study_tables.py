@@ -20,6 +20,7 @@ from farandole.study.formats import FORMATS
 from farandole.study.importing import import_figures, papers_tables
 from farandole.study.pointrun import PointRunner
 from farandole.study.points import Point
+from farandole.study.running import summary, table_of
 from farandole.study.table import as_table
 from repository import ROOT
 
@@ -41,6 +42,14 @@ def result(ranks: int, total_s: float, repeat: int = 0, **more: Any) -> dict[str
 RESULTS = [
     result(1, 99.0), result(1, 101.0, 1), result(1, 105.0, 2), result(2, 60.0), result(2, 50.0, 1), result(2, 55.0, 2),
 ]  # fmt: skip
+
+
+def a_study(folder: Path, made: list[dict[str, Any]]) -> StudyFolder:
+    study = StudyFolder(folder)
+    plan = {"kind": "strong", "title": "t", "benchmark": "nt3", "preset": None, "command": "farandole study x", "fixed": {}}
+    study.write_plan({**plan, "points": [{name: one[name] for name in ("key", "settings", "repeat")} for one in made]})
+    study.append(*made)
+    return study
 
 
 def cases() -> list[Case]:
@@ -128,6 +137,46 @@ def test_failed_points_are_shown() -> None:
     for form in FORMATS:
         as_table(PLAN, told, form)
     assert "0 (1 failed)" in as_table(PLAN, told, "text")
+
+
+def test_rows_say_which_batch_they_are_though_nothing_has_told_it() -> None:
+    """Programs of the user's tell no local batch, and failed runs no figure at all."""
+    made = [result(1, 10.0 + batch, settings={"batch_size": batch}, figures={"local_batch": None}) for batch in (20, 40)]
+    made.append(result(1, 1.0, settings={"batch_size": 300}, status="failed", reason="boom") | {"figures": {}})
+    head, *rows = [line.split() for line in as_table(PLAN, cases_of("batch", made), "text").splitlines()[2:6]]
+    assert head[2:4] == ["local", "batch"] and [row[2] for row in rows] == ["20", "40", "300"]
+
+
+def test_failed_points_are_described_by_what_tells_them_apart(tmp_path: Path) -> None:
+    made = [result(2, 10.0, repeat, settings={"batch_size": batch}) for repeat in (0, 1) for batch in (20, 300)]
+    made[3] |= {"status": "failed", "reason": "exit code 1: boom", "run": "points/x", "figures": {}}
+    told = summary(a_study(tmp_path, made))
+    assert f"failed: 2 ranks, batch_size=300, repeat 2: exit code 1: boom; see {tmp_path / 'points/x/console.txt'}" in told.splitlines()
+
+
+def test_an_imported_failure_has_no_log(tmp_path: Path) -> None:
+    (tmp_path / "numbers.csv").write_text("ranks,total_s,runs,failed\n1,20,1,0\n2,,0,1\n")
+    told = summary(import_figures(str(tmp_path / "numbers.csv"), tmp_path / "study", None))
+    assert "failed: 2 ranks: it failed where it comes from" in told.splitlines()
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "latex"])
+def test_tables_say_whether_whole_nodes_were_measured(form: str) -> None:
+    nodes = [result(n, 10.0, marks=[], figures={"power_provenance": "measured-node"}) for n in (1, 2)]
+    parts = [result(n, 10.0, marks=[], figures={"power_provenance": "measured-component"}) for n in (4, 8)]
+    of_nodes, of_parts = "power of whole nodes, measured", "power of the parts of nodes that have meters, measured"
+    told = as_table(PLAN, cases_of("strong", nodes), form)
+    assert of_nodes in told and of_parts not in told and "modelled" not in told
+    told = as_table(PLAN, cases_of("strong", [*nodes, *parts]), form)
+    assert f"{of_nodes}: 1, 2 ranks" in told and f"{of_parts}: 4, 8 ranks" in told
+
+
+def test_power_beside_a_paper_s_says_how_each_is_known(tmp_path: Path) -> None:
+    a_study(tmp_path, [result(n, 1.0, settings={"batch_size": 20}) for n in (1, 6)])
+    told = beside(tmp_path, "summit-2019-table2", ["epoch_s", "power_w"]).splitlines()
+    assert "- theirs: power of the parts of nodes that have meters, measured" in told
+    assert "- ours: ~ modelled power (TDP x utilisation), not measured: no evidence of a saving" in told
+    assert "power" not in "".join(beside(tmp_path, "summit-2019-table2", ["epoch_s"]).splitlines()[3:])
 
 
 def test_an_unknown_format_is_refused() -> None:
@@ -262,11 +311,31 @@ def test_every_table_of_the_papers_can_be_imported(tmp_path: Path) -> None:
         folder = import_figures(name, tmp_path / name, None)
         told = cases_of(table["kind"], folder.results())
         assert len(told) == len(table["rows"]), name
-        assert "Wu" in as_table(folder.plan(), told, "text")
+        for form in FORMATS:
+            assert form == "csv" or "Wu" in table_of(folder, form), name
+        shown = summary(folder)
+        assert "Wu" in shown and f"page      {folder.path / 'report.html'}" in shown, name
     # 384 GPUs of 59.14 W, and joules of one times 384.
     of_384 = [case for case in cases_of("strong", StudyFolder(tmp_path / "summit-2019-table5").results()) if case.ranks == 384]
     assert of_384[0].median("power_w") == pytest.approx(384 * 59.14)
     assert of_384[0].median("energy_j") == pytest.approx(384 * 13227.92)
+
+
+def test_loaders_of_a_paper_are_compared_file_by_file(tmp_path: Path) -> None:
+    told = summary(import_figures("summit-2019-table3", tmp_path, None))
+    assert "Fastest with loader pandas-chunked (benchmark p1b3, file test, file mb 103): loading time 2.52 s, 1.27x as fast as pandas" in told
+    assert "<svg" in (tmp_path / "report.html").read_text().split('id="figure-time"')[1].split("</figure>")[0]
+
+
+def test_files_of_spreadsheets_can_be_imported(tmp_path: Path) -> None:
+    """They begin with a mark of their encoding."""
+    file = tmp_path / "numbers.csv"
+    file.write_bytes("ranks,total_s,machine\n1,20,Zürich\n".encode("utf-8-sig"))
+    (found,) = import_figures(str(file), tmp_path / "good", None).results()
+    assert (found["settings"], found["figures"]["total_s"]) == ({"ranks": 1, "machine": "Zürich"}, 20)
+    file.write_bytes("ranks,total_s,machine\n1,20,Zürich\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"numbers\.csv cannot be read: .*save it as CSV in UTF-8"):
+        import_figures(str(file), tmp_path / "bad", None)
 
 
 def test_what_cannot_be_imported(tmp_path: Path) -> None:
@@ -287,15 +356,12 @@ def test_the_document_names_every_figure() -> None:
 
 
 def test_ours_beside_a_paper_s(tmp_path: Path) -> None:
-    folder = StudyFolder(tmp_path)
     made = [
         result(1, 1.0, settings={"emulate_ranks": n, "lr_scaling": rule, "seed": seed}, figures={"test_accuracy": a + seed / 100})
         for n, rule, a in ((50, "linear", 0.9), (400, "linear", 0.5), (7, "none", 0.7))
         for seed in (1, 2, 3)
     ]
-    plan = {"kind": "strong", "title": "t", "benchmark": "nt3", "preset": None, "command": "farandole study x", "fixed": {}}
-    folder.write_plan({**plan, "points": [{name: one[name] for name in ("key", "settings", "repeat")} for one in made]})
-    folder.append(*made)
+    a_study(tmp_path, made)
     told = beside(tmp_path, "theta-2018-table4", ["test_accuracy"]).splitlines()
     assert told[0] == "| ranks | lr_scaling | test_accuracy, theirs | test_accuracy, ours |"
     assert "| 400 | linear | 0.5143 | 0.52 (0.51..0.53) |" in told
@@ -307,14 +373,11 @@ def test_ours_beside_a_paper_s(tmp_path: Path) -> None:
 
 def test_cases_meet_though_theirs_differ_in_what_ours_never_had(tmp_path: Path) -> None:
     """The paper's runs are with two loaders, ours with a third."""
-    folder = StudyFolder(tmp_path)
     made = [
         result(1, 1.0, settings={"emulate_ranks": n, "loader": "fast-cached", "batch_size": 20}, figures={"accuracy": 0.9})
         for n in (1, 24)
     ]
-    plan = {"kind": "strong", "title": "t", "benchmark": "nt3", "preset": None, "command": "farandole study x", "fixed": {}}
-    folder.write_plan({**plan, "points": [{name: one[name] for name in ("key", "settings", "repeat")} for one in made]})
-    folder.append(*made)
+    a_study(tmp_path, made)
     head, _, *rows = beside(tmp_path, "summit-2019-table6", ["accuracy"]).splitlines()
     assert "loader" not in head
     met = [row for row in rows if row.startswith("|") and row.endswith("| 0.9 |")]

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from farandole.benchmarks import NAMES, benchmark
@@ -87,6 +88,40 @@ def test_names_in_the_files_that_candle_publishes(tmp_path: Path, name: str) -> 
     assert RunSettings.from_flat({"benchmark": name, "config_file": str(path)}).parameters.batch_size == 100
 
 
+OF_THE_TRAINING = {"metrics": "mse", "data_type": "f64", "category_cutoffs": [0.0, 0.5], "gpus": [0, 1], "data_url": "http://"}
+
+
+def test_what_changes_candles_training_and_not_ours_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "model.txt"
+    path.write_text("[Global_Params]\nmetrics = 'mae'\ndata_type = 'f64'\nverbose = True\n")
+    settings = flat(config_file=str(path), **{name: OF_THE_TRAINING[name] for name in OF_THE_TRAINING if name != "data_type"})
+    assert settings.ignored == OF_THE_TRAINING
+    assert RunSettings.from_flat(settings.as_flat()) == settings, "as ranks get them"
+    assert flat(metrics="accuracy", classes=36, data_type="f32", category_cutoffs=[0.0], gpus=[], data_url=None).ignored == {}
+    assert flat(data_type=np.float32).ignored == {} and flat(data_type=np.float64).ignored == {"data_type": "float64"}
+
+
+def test_a_preset_in_a_file_is_as_good_as_one_that_is_typed(tmp_path: Path) -> None:
+    path = tmp_path / "model.txt"
+    path.write_text("[Global_Params]\npreset = 'test'\n")
+    assert flat(config_file=str(path)) == flat(preset="test")
+    assert flat(config_file=str(path), preset="demo") == flat(preset="demo")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"benchmark": "p1b1", "model": "vae", "loss": "mae"}, r"^loss='mae': vae has .* binary_crossentropy.* Leave it out, or use model=ae"),
+        ({"benchmark": "p1b3", "locally_connected": True}, "^locally_connected=True: there are no convolutions. .* conv="),
+        ({"benchmark": "p1b3", "pool": 5}, r"^pool=\[5\]: there are no convolutions. .* conv="),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        RunSettings.from_flat(given)
+    RunSettings.from_flat({"benchmark": "p1b1", "model": "cvae", "loss": "mse"})  # as in CANDLE's own files
+
+
 def test_the_rate_of_candles_warm_up_is_not_that_of_training() -> None:
     given, plain = (RunSettings.from_flat({"benchmark": "p1b1", **more}) for more in ({"base_lr": 0.5}, {}))
     assert given == plain
@@ -124,7 +159,7 @@ def test_wrong_lines_are_named(tmp_path: Path, line: str, told: str) -> None:
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"absent\.txt"):
-        read_config_file(tmp_path / "absent.txt", ())
+        read_config_file(tmp_path / "absent.txt")
 
 
 @pytest.mark.parametrize(("preset", "dense"), [("paper", (1000, 500, 100, 50)), ("test", (128, 64))])
@@ -148,10 +183,12 @@ def test_a_wrong_split_goes_by_the_name_that_was_typed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("option", ["activation", "out_activation"])
-def test_an_unknown_activation_is_refused_before_keras_is_loaded(name: str, option: str) -> None:
-    with pytest.raises(SettingsError, match=rf"^{option}='rlu' is unknown\. Use one of .*relu.*softmax"):
-        RunSettings.from_flat({"benchmark": name, option: "rlu"})
+@pytest.mark.parametrize(
+    ("option", "value", "known"), [("activation", "rlu", "relu"), ("out_activation", "rlu", "softmax"), ("optimizer", "sdg", "sgd")]
+)
+def test_an_unknown_choice_is_refused_before_keras_is_loaded(name: str, option: str, value: str, known: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^{option}='{value}' is unknown\. Use one of .*{known}"):
+        RunSettings.from_flat({"benchmark": name, option: value})
 
 
 def test_the_papers_size_needs_data() -> None:
@@ -166,6 +203,16 @@ def test_unknown_names_are_answered_with_known_ones() -> None:
         RunSettings.from_flat({"benchmark": "nt4"})
     with pytest.raises(SettingsError, match="Use one of epochs, steps"):
         flat(parallel="both")
+
+
+@pytest.mark.parametrize("given", [{"ckpt_save_interval": 0}, {"checkpoint_every": "0"}])
+def test_candles_interval_of_no_checkpoints_is_none_given(given: dict[str, Any]) -> None:
+    assert flat(**given).checkpoint_every == ""
+    assert flat(**given, ckpt_keep_limit=2).checkpoint_every == "1", "as without it"
+
+
+def test_an_older_name_of_the_last_activation() -> None:
+    assert flat(out_act="sigmoid").parameters.out_activation == "sigmoid"
 
 
 CHECKPOINTS = """\

@@ -43,29 +43,39 @@ class Trace:
 
 def read(path: Path) -> Trace:
     trace = Trace()
-    for event in _events(path):
-        phase = event.get("ph")
-        if phase == "X":
-            rank = trace.rank(event["pid"])
-            start_s = event["ts"] * 1e-6
-            rank.spans.append(
-                Span(
-                    rank.tracks.get(event["tid"], ""), event["name"], start_s, start_s + event["dur"] * 1e-6,
-                    event.get("args", NOTHING),
-                )
-            )  # fmt: skip
-        elif phase == "M":
-            _metadata(trace, event)
-        elif phase == "C":
-            _power_point(trace, event)
-        elif phase == "i" and event["name"] == "POWER":
-            trace.power.setdefault(event["args"]["node"], {"points": []}).update(event["args"])
+    for number, text in _lines(path):
+        try:
+            _take(trace, json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise DataError(
+                f"timeline {path}, line {number}: {text[:60]!r} is no event of a merged timeline. Only a file that farandole has "
+                "merged is read: farandole timeline merge FILE"
+            ) from None
     if not trace.opening:
         raise DataError(f"{path} is no timeline that farandole has merged. Record one with: farandole launch --timeline FILE")
     return trace
 
 
-def _events(path: Path) -> Iterator[dict[str, Any]]:
+def _take(trace: Trace, event: dict[str, Any]) -> None:
+    phase = event.get("ph")
+    if phase == "X":
+        rank = trace.rank(event["pid"])
+        start_s = event["ts"] * 1e-6
+        rank.spans.append(
+            Span(
+                rank.tracks.get(event["tid"], ""), event["name"], start_s, start_s + event["dur"] * 1e-6,
+                event.get("args", NOTHING),
+            )
+        )  # fmt: skip
+    elif phase == "M":
+        _metadata(trace, event)
+    elif phase == "C":
+        _power_point(trace, event)
+    elif phase == "i" and event["name"] == "POWER":
+        trace.power.setdefault(event["args"]["node"], {"points": []}).update(event["args"])
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """One event a line, as merging writes them."""
     opened = gzip.open if path.suffix == ".gz" else open
     try:
@@ -73,22 +83,9 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
             for number, line in enumerate(file, 1):
                 text = line.strip().rstrip(",")
                 if text not in ("[", "]", ""):
-                    yield _event(text, path, number)
+                    yield number, text
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise DataError(f"timeline {path}: cannot be read ({error})") from error
-
-
-def _event(text: str, path: Path, number: int) -> dict[str, Any]:
-    try:
-        event = json.loads(text)
-    except ValueError:
-        event = None
-    if not isinstance(event, dict):
-        raise DataError(
-            f"timeline {path}, line {number}: {text[:60]!r} is no event. Only a file that farandole has merged is read: "
-            "farandole timeline merge FILE"
-        )
-    return event
 
 
 def _metadata(trace: Trace, event: dict[str, Any]) -> None:

@@ -45,8 +45,8 @@ def add_power(verbs: Verbs) -> None:
     )  # fmt: skip
     add = verb.add_argument
     # fmt: off
-    add("--interval", type=float, default=0.1, metavar="S", help="seconds between two samples; default: 0.1")
-    add("--idle", type=float, default=0.0, metavar="S",
+    add("--interval", type=float, metavar="S", help="seconds between two samples; default: 0.1")
+    add("--idle", type=float, metavar="S",
         help="measure S seconds of the idle node first, and subtract its power")
     add("--json", type=Path, metavar="FILE", help="write the figures for programs as well")
     add("--record", type=Path, metavar="FILE", help="keep what the meters showed, to be replayed")
@@ -57,6 +57,7 @@ def add_power(verbs: Verbs) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from farandole.observe.outputs import check_writable
     from farandole.observe.power.child import CannotStart
     from farandole.observe.power.running import PowerSettings, measure_command
     from farandole.observe.power.trace import write_trace
@@ -65,9 +66,10 @@ def _run(options: argparse.Namespace) -> int:
     if options.replay is not None:
         return _replay(options, command)
     for option, path in (("--json", options.json), ("--record", options.record)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise SettingsError(f"{option} {path}: there is no folder {path.absolute().parent}")
-    settings = PowerSettings(command=command, interval_s=options.interval, idle_s=options.idle)
+        if path is not None:
+            check_writable(option, path)
+    asked = {"interval_s": options.interval, "idle_s": options.idle}
+    settings = PowerSettings(command=command, **{name: value for name, value in asked.items() if value is not None})
     try:
         measured = measure_command(settings)
     except KeyboardInterrupt:
@@ -85,8 +87,9 @@ def _run(options: argparse.Namespace) -> int:
 def _replay(options: argparse.Namespace, command: list[str]) -> int:
     from farandole.observe.power.running import replay
 
-    if command:
-        raise SettingsError(f"--replay runs nothing: leave out {' '.join(command)}")
+    useless = [f"--{name}" for name in ("record", "idle", "interval") if getattr(options, name) is not None]
+    if useless or command:
+        raise SettingsError(f"--replay runs nothing: leave out {' '.join([*useless, *command])}")
     print(f"replayed from {options.replay}", file=sys.stderr)
     _tell(replay(options.replay), options.json)
     return 0

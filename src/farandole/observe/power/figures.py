@@ -33,26 +33,24 @@ class Figure:
     remarks: tuple[str, ...] = ()
     idle_w: float | None = None
     """Mean power when nothing ran, where it was measured."""
+    above_idle_j: float | None = None
+    """What is left of `energy_j` without what an idle machine takes in the same time; of several, in the time of each."""
 
     @property
     def mean_w(self) -> float | None:
         return None if self.energy_j is None or not self.duration_s else self.energy_j / self.duration_s
 
-    @property
-    def above_idle_j(self) -> float | None:
-        """What is left of `energy_j` without what an idle machine takes in the same time."""
-        if self.energy_j is None or self.idle_w is None:
-            return None
-        return self.energy_j - self.idle_w * self.duration_s
-
     def with_idle(self, idle: Figure | None) -> Figure:
         """The same with `idle`, which only counts where it is known in the same way."""
-        comparable = idle is not None and (idle.provenance, idle.source) == (self.provenance, self.source)
-        return replace(self, idle_w=idle.mean_w) if idle is not None and comparable else self
+        if idle is None or (idle.provenance, idle.source) != (self.provenance, self.source):
+            return self
+        if self.energy_j is None or idle.mean_w is None:
+            return replace(self, idle_w=idle.mean_w)
+        return replace(self, idle_w=idle.mean_w, above_idle_j=self.energy_j - idle.mean_w * self.duration_s)
 
     def as_dict(self) -> dict[str, Any]:
         told = asdict(self) | {"provenance": str(self.provenance), "modelled": self.provenance is Provenance.MODELLED}
-        return told | {"mean_w": self.mean_w, "above_idle_j": self.above_idle_j, "remarks": list(self.remarks)}
+        return told | {"mean_w": self.mean_w, "remarks": list(self.remarks)}
 
     def __str__(self) -> str:
         if self.energy_j is None:
@@ -76,6 +74,7 @@ def add(figures: Sequence[Figure], *, duration_s: float, nothing: str = "nothing
     reason = next((figure.reason for figure in figures if figure.energy_j is None), "") or _why_not(figures)
     provenance = _least({figure.provenance for figure in figures})
     idles = [figure.idle_w for figure in figures if figure.idle_w is not None]
+    above = [figure.above_idle_j for figure in figures if figure.above_idle_j is not None]
     return Figure(
         provenance=provenance,
         source=" + ".join(dict.fromkeys(figure.source for figure in figures if figure.source)),
@@ -86,6 +85,7 @@ def add(figures: Sequence[Figure], *, duration_s: float, nothing: str = "nothing
         bridged_s=bridged_s,
         remarks=remarks,
         idle_w=sum(idles) if len(idles) == len(figures) else None,
+        above_idle_j=sum(above) if len(above) == len(figures) and not reason else None,
     )
 
 

@@ -48,10 +48,13 @@ def compare_energy_figure(comparison: Comparison) -> Figure:
     known = [pair for pair in comparison.pairs if pair.saved("energy_j") is not None]
     if not known:
         return missing("compare-energy", title, "No configuration knows its energy in both.")
-    if not all(pair.energy_is_measured for pair in known):
+    caveats = {pair.energy_caveat for pair in known}
+    if "modelled" in caveats:
         return missing(
             "compare-energy", title, "Energy is modelled: it restates CPU time, and a difference is no evidence of a saving."
         )
+    if any(caveats):
+        return missing("compare-energy", title, "Whole nodes were measured in some runs, parts of nodes in others: they do not compare.")
     factor, prefix = prefix_for(max(pair.before.median("energy_j") or 0.0 for pair in known))
     lines = _lines(comparison, "energy_j", "", "solid", factor)
     if not lines or not comparison.axis.numeric:

@@ -1,0 +1,112 @@
+"""An operation that a rank gives up, because the ranks were in different ones, while the others may just begin it."""
+
+import pickle
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+
+from farandole.comm import engine as engine_module
+from farandole.comm.engine import Engine
+from farandole.comm.negotiate import Request, Verdict
+from farandole.errors import MismatchError
+
+KEY = "allreduce.x"
+SENT = SimpleNamespace(test=lambda: True)
+
+
+class Line:
+    """One rank's end of the line between two; `heard` is called with what it sends, and may put answers into `inbox`."""
+
+    size = 2
+    any_thread = False
+
+    def __init__(self, rank, heard):
+        self.rank, self.heard, self.inbox = rank, heard, deque()
+
+    def send_message(self, data, dest, tag):
+        self.heard(self, pickle.loads(data))
+        return SENT
+
+    def poll_message(self, tag):
+        return self.inbox.popleft() if self.inbox else None
+
+    def answer(self, *verdicts):
+        self.inbox.append((1 - self.rank, pickle.dumps(list(verdicts))))
+
+
+def engine_on(line):
+    crossed = []
+    made = Engine(line, (0, 1), lambda batch: [op.run(verdict) for op, verdict in batch], "", crossed.append, lambda _: None)
+    return made, crossed
+
+
+def operation(value):
+    return SimpleNamespace(request=Request(KEY, "allreduce", ()), run=lambda verdict: value)
+
+
+def give_up():
+    raise MismatchError("the ranks are in different operations")
+
+
+def asked_to_forget(letters):
+    return [content for what, content in letters if what == engine_module._FORGET]
+
+
+def test_what_the_others_have_begun_takes_place():
+    def coordinator(line, letters):
+        if asked_to_forget(letters):
+            line.answer(Verdict(KEY))  # it was on its way
+
+    engine, crossed = engine_on(Line(1, coordinator))
+    handle = engine.submit(operation("sum"), background=False)
+    assert engine.wait(handle, meanwhile=give_up) == "sum" and crossed == []
+
+
+def test_what_has_taken_place_is_no_error():
+    line = Line(1, lambda line, letters: None)
+    engine, crossed = engine_on(line)
+    handle = engine.submit(operation("sum"), background=False)
+    line.answer(Verdict(KEY))
+    assert engine.wait(handle, meanwhile=give_up) == "sum" and crossed == []
+
+
+def test_what_is_forgotten_is_an_error():
+    def coordinator(line, letters):
+        for key, number in asked_to_forget(letters):
+            line.answer(Verdict(key, forgotten=(1, number)))
+
+    engine, crossed = engine_on(Line(1, coordinator))
+    handle = engine.submit(operation("sum"), background=False)
+    with pytest.raises(MismatchError):
+        engine.wait(handle, meanwhile=give_up)
+    assert crossed == [KEY]
+
+
+def test_a_coordinator_that_is_elsewhere_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(engine_module, "FORGET_S", 0.02)
+    asked = []
+    line = Line(1, lambda line, letters: asked.extend(asked_to_forget(letters)))
+    engine, crossed = engine_on(line)
+    with pytest.raises(MismatchError):
+        engine.wait(engine.submit(operation("first"), background=False), meanwhile=give_up)
+    assert crossed == [KEY]
+    again = engine.submit(operation("second"), background=False)
+    line.answer(Verdict(KEY, forgotten=(1, asked[0][1])))  # late, and of the first one
+    assert not engine.poll(again)
+    line.answer(Verdict(KEY))
+    assert engine.wait(again) == "second"
+
+
+def test_the_coordinator_pairs_nothing_with_a_request_that_was_taken_back():
+    answers = []
+    line = Line(0, lambda line, letters: answers.extend(letters))
+    engine, _ = engine_on(line)
+    line.inbox.append((1, pickle.dumps([(engine_module._ANNOUNCE, Request(KEY, "allreduce", ()))])))
+    engine.advance()
+    line.inbox.append((1, pickle.dumps([(engine_module._FORGET, (KEY, 7))])))
+    mine = engine.submit(operation("sum"), background=False)
+    assert not engine.poll(mine)
+    assert answers == [Verdict(KEY, forgotten=(1, 7))]
+    line.inbox.append((1, pickle.dumps([(engine_module._ANNOUNCE, Request(KEY, "allreduce", ()))])))
+    assert engine.wait(mine) == "sum"
