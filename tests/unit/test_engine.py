@@ -1,6 +1,5 @@
 """An operation that a rank gives up, because the ranks were in different ones, while the others may just begin it."""
 
-import pickle
 from collections import deque
 from types import SimpleNamespace
 
@@ -8,7 +7,7 @@ import pytest
 
 from farandole.comm import engine as engine_module
 from farandole.comm.engine import Engine
-from farandole.comm.negotiate import Request, Verdict
+from farandole.comm.negotiate import Request, Verdict, letters_from, message_of, verdicts_from
 from farandole.errors import MismatchError
 
 KEY = "allreduce.x"
@@ -25,14 +24,14 @@ class Line:
         self.rank, self.heard, self.inbox = rank, heard, deque()
 
     def send_message(self, data, dest, tag):
-        self.heard(self, pickle.loads(data))
+        self.heard(self, letters_from(data, engine_module._ANNOUNCE) if self.rank else verdicts_from(data))
         return SENT
 
     def poll_message(self, tag):
         return self.inbox.popleft() if self.inbox else None
 
     def answer(self, *verdicts):
-        self.inbox.append((1 - self.rank, pickle.dumps(list(verdicts))))
+        self.inbox.append((1 - self.rank, message_of(verdicts)))
 
 
 def engine_on(line):
@@ -102,11 +101,11 @@ def test_the_coordinator_pairs_nothing_with_a_request_that_was_taken_back():
     answers = []
     line = Line(0, lambda line, letters: answers.extend(letters))
     engine, _ = engine_on(line)
-    line.inbox.append((1, pickle.dumps([(engine_module._ANNOUNCE, Request(KEY, "allreduce", ()))])))
+    line.inbox.append((1, message_of([(engine_module._ANNOUNCE, Request(KEY, "allreduce", ()))])))
     engine.advance()
-    line.inbox.append((1, pickle.dumps([(engine_module._FORGET, (KEY, 7))])))
+    line.inbox.append((1, message_of([(engine_module._FORGET, (KEY, 7))])))
     mine = engine.submit(operation("sum"), background=False)
     assert not engine.poll(mine)
     assert answers == [Verdict(KEY, forgotten=(1, 7))]
-    line.inbox.append((1, pickle.dumps([(engine_module._ANNOUNCE, Request(KEY, "allreduce", ()))])))
+    line.inbox.append((1, message_of([(engine_module._ANNOUNCE, Request(KEY, "allreduce", ()))])))
     assert engine.wait(mine) == "sum"

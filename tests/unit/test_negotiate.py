@@ -2,7 +2,7 @@
 
 import pytest
 
-from farandole.comm.negotiate import Coordinator, Request, Verdict
+from farandole.comm.negotiate import Coordinator, Request, Verdict, letters_from, message_of, verdicts_from
 
 MEMBERS = (0, 2, 5)
 
@@ -105,3 +105,12 @@ def test_many_ranks_are_told_shortly():
         verdict = coordinator.submit(rank, allreduce((rank == 7,)))
     assert "ranks 0, 1, 2, 3, 4, 5, 6, 8 and 31 more have" in verdict.error
     assert "rank 7 has" in verdict.error
+
+
+def test_messages_arrive_as_they_were_sent():
+    given = Request("alltoall.x", "alltoall", (("int64", (3, 2)),), (("root_rank", 2),), splits=(1, 2, 0))
+    letters = [(0, given), (1, "allreduce.x"), (2, ("allreduce.y", 7)), (3, "has ended: «é»")]
+    assert letters_from(message_of(letters), announcing=0) == letters
+    verdicts = [Verdict("", joined=(1,)), Verdict("a", None, ((3,),), ((1, 2, 0),), stand_in=given), Verdict("b", "wrong", left=True)]
+    assert verdicts_from(message_of(verdicts)) == verdicts
+    assert isinstance(verdicts_from(message_of(verdicts))[1].stand_in, Request)

@@ -9,13 +9,20 @@ operations are under way, and sleeps otherwise. Nothing is polled while nothing 
 from __future__ import annotations
 
 import itertools
-import pickle
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from farandole.comm.negotiate import JOIN, Coordinator, Request, Verdict
+from farandole.comm.negotiate import (
+    JOIN,
+    Coordinator,
+    Request,
+    Verdict,
+    letters_from,
+    message_of,
+    verdicts_from,
+)
 from farandole.comm.transport import Request as Sent
 from farandole.comm.transport import Transport
 from farandole.comm.waiting import (
@@ -311,16 +318,15 @@ class Engine:
         if self._coordinator is not None:
             self._answer(self._coordinator, self._transport.rank, letters)
         else:
-            self._post(letters, 0, _TO_COORDINATOR)
+            self._post(message_of(letters), 0, _TO_COORDINATOR)
 
-    def _post(self, value: Any, dest: int, tag: int) -> None:
-        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-        self._sent.append(self._transport.send_message(data, dest, tag))
+    def _post(self, message: bytes, dest: int, tag: int) -> None:
+        self._sent.append(self._transport.send_message(message, dest, tag))
 
     def _receive_requests(self, coordinator: Coordinator) -> None:
         while (message := self._transport.poll_message(_TO_COORDINATOR)) is not None:
             source, data = message
-            self._answer(coordinator, source, pickle.loads(data))
+            self._answer(coordinator, source, letters_from(data, _ANNOUNCE))
 
     def _answer(self, coordinator: Coordinator, rank: int, letters: list[tuple[int, Any]]) -> None:
         for what, content in letters:
@@ -344,14 +350,15 @@ class Engine:
 
     def _give_verdicts(self) -> None:
         if self._verdicts:
+            message = message_of(self._verdicts)
             for peer in range(1, self._transport.size):
-                self._post(self._verdicts, peer, _FROM_COORDINATOR)
+                self._post(message, peer, _FROM_COORDINATOR)
             self._inbox.append(self._verdicts)
             self._verdicts = []
 
     def _receive_verdicts(self) -> None:
         while (message := self._transport.poll_message(_FROM_COORDINATOR)) is not None:
-            self._inbox.append(pickle.loads(message[1]))
+            self._inbox.append(verdicts_from(message[1]))
 
     def _carry_out(self, verdicts: list[Verdict]) -> None:
         batch: list[tuple[Handle, Verdict]] = []
