@@ -371,6 +371,30 @@ def test_ours_beside_a_paper_s(tmp_path: Path) -> None:
         beside(tmp_path, "theta-2018-table4", ["speed"])
 
 
+def test_ranks_that_are_nearly_as_many_meet_and_say_so(tmp_path: Path) -> None:
+    """The paper divides 400 epochs, ours 384: none of their ranks are ours."""
+    made = [
+        result(1, 1.0, settings={"emulate_ranks": n, "lr_scaling": rule, "seed": 1}, figures={"test_accuracy": 0.9})
+        for n in (1, 24, 48, 52, 384)
+        for rule in ("linear", "none")
+    ]
+    a_study(tmp_path, made)
+    told = beside(tmp_path, "theta-2018-table4", ["test_accuracy"]).splitlines()
+    rows = [line for line in told if "| linear |" in line]
+    assert rows == [
+        "| 1 | linear | - | 0.9 |", "| 24 beside 25 | linear | 0.9821 | 0.9 |", "| 48 | linear | - | 0.9 |",
+        "| 52 beside 50 | linear | 0.9786 | 0.9 |", "| 100 | linear | 0.4857 | - |", "| 200 | linear | 0.5143 | - |",
+        "| 384 beside 400 | linear | 0.5143 | 0.9 |",
+    ]  # fmt: skip
+    assert [line for line in told if line.startswith("- N beside M: N ranks of ours, M of theirs")]
+
+
+def test_where_nothing_meets_both_sides_ranks_are_told(tmp_path: Path) -> None:
+    a_study(tmp_path, [result(n, 1.0, settings={"lr_scaling": "linear"}, figures={"test_accuracy": 0.9}) for n in (1, 2)])
+    told = beside(tmp_path, "theta-2018-table4", ["test_accuracy"])
+    assert "no case of ours meets one of theirs by ranks (within 10%), lr_scaling: ours have 1, 2 ranks, theirs 25, 50, 100, 200, 400" in told
+
+
 def test_cases_meet_though_theirs_differ_in_what_ours_never_had(tmp_path: Path) -> None:
     """The paper's runs are with two loaders, ours with a third."""
     made = [
