@@ -26,7 +26,7 @@ from farandole.study.folder import StudyFolder
 from farandole.study.live import LiveLine
 from farandole.study.loaders_table import loaders_table
 from farandole.study.pointrun import PointRunner
-from farandole.study.points import LONG, Point, described, is_crowded, usable_cores, varying
+from farandole.study.points import LONG, OWN, Point, described, is_crowded, usable_cores, varying
 from farandole.study.settings import StudySettings
 from farandole.study.table import as_table
 from farandole.train.progress import duration
@@ -84,7 +84,7 @@ def prepare_data(points: Sequence[Point]) -> None:
     for point in points:
         if "command" in point.settings:
             continue
-        run = {LONG.get(name, name): value for name, value in point.settings.items() if name not in ("ranks", "nodes")}
+        run = {LONG.get(name, name): value for name, value in point.settings.items() if name not in OWN}
         settings = RunSettings.from_flat(run)
         if settings.data_folder not in seen:
             seen.add(settings.data_folder)

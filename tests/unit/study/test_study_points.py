@@ -125,9 +125,27 @@ def test_hosts_are_filled_one_after_the_other() -> None:
     assert own[3:] == ["launch", "-n", "3", "--hosts", "a:1,b:2,c:1", "--", "python", "train.py"]
 
 
+def test_on_other_hosts_points_are_others() -> None:
+    def of(hosts: str) -> Point:
+        (point,) = study(axes={"ranks": [2]}, settings={"epochs": 4}, hosts=hosts).points()
+        return point
+
+    here, there = of(""), of("a:1,b:1")
+    assert "hosts" not in here.settings and here.key == Point(settings=here.settings).key, "as before there were hosts"
+    assert there.settings == {**here.settings, "nodes": 2, "hosts": "a:1,b:1"}
+    assert there.key == of("a, b").key, "one slot, however it is written"
+    assert len({one.key for one in (here, there, of("a:1,c:1"), of("a:1,b:2"), of("a:2,b:2"))}) == 5
+    own = StudySettings(kind="strong", command="train", axes={"ranks": [2]}, hosts="a:1,b:1").points()[0]
+    assert own.settings == {"ranks": 2, "nodes": 2, "hosts": "a:1,b:1", "command": "train"}
+    varied = StudySettings(kind="strong", command="mpiexec -n {ranks} -hosts {hosts} x", axes={"ranks": [2], "hosts": ["a", "b"]})
+    assert [point.settings["hosts"] for point in varied.points()] == ["a", "b"], "which a program may take itself"
+    assert Estimate().seconds([there]) == Estimate().seconds([here])
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        ({"settings": {"hosts": "a:4"}}, "hosts: not to be given as a setting"),
         ({"hosts": "a:1,b:2"}, "4 ranks, and a:1,b:2 has room for 3"),
         ({"hosts": "a:4", "ranks_per_node": 2}, "leave the other out"),
         ({"hosts": "a:x"}, "whole number from 1"),
