@@ -90,6 +90,7 @@ def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path) -> None:
     assert plan["compile_s"] > 0
     assert plan["command"].startswith("farandole study loaders nt3 --data-dir ")
     assert plan["environment"]["packages"]["pandas"] == first[0]["settings"]["version"]
+    assert first[0]["made_with"] == {name: plan[name] for name in ("command", "environment", "git")}
 
     again = study(tmp_path, *words, "--json")
     assert "14 of 14 measurements are in" in again.stderr

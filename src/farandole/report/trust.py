@@ -144,22 +144,27 @@ def _oversubscribed(points: Sequence[Point]) -> Item | None:
 
 
 def _machine(study: Study) -> Item | None:
-    environment = study.about.get("environment") or {}
-    load, cores = (environment.get("load_average") or [None])[0], environment.get("cores")
-    if load is None or not cores:
+    environments = [made.get("environment") or {} for made in study.makings]
+    loads = [(found["load_average"][0], found["cores"]) for found in environments if found.get("load_average") and found.get("cores")]
+    if not loads:
         return None
+    load, cores = max(loads, key=lambda found: found[0] / found[1])
     busy = load > 1.5 * cores
     words = f"The load average was {number(load)} on {count(cores, 'core')} when it began."
     return Item(name="machine", value="busy" if busy else "quiet", level="care" if busy else "good", words=words)
 
 
 def _git(study: Study) -> Item | None:
-    git = study.about.get("git")
-    if not isinstance(git, dict):
+    gits = [git for made in study.makings if isinstance(git := made.get("git"), dict)]
+    if not gits:
         return None
-    changed = bool(git.get("changed"))
+    commits = list(dict.fromkeys(str(git.get("commit"))[:10] for git in gits))
+    changed = any(git.get("changed") for git in gits)
     words = "The folder had changes that no commit has." if changed else "Everything was committed."
+    if len(commits) > 1:
+        words = f"Runs were made with different commits: {', '.join(commits)}. {words}"
+    value = commits[0] if len(commits) == 1 else f"{len(commits)} commits"
     return Item(
-        name="source", value=f"{str(git.get('commit'))[:10]}{' + changes' if changed else ''}", level="care" if changed else "good",
+        name="source", value=f"{value}{' + changes' if changed else ''}", level="care" if changed or len(commits) > 1 else "good",
         words=words,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 
 from farandole.errors import DataError
 from farandole.study.figures import Figures, energy_figures
-from farandole.study.folder import StudyFolder
+from farandole.study.folder import StudyFolder, made_with
 from farandole.study.pointrun import Attempt, EndedBySignal, PointRunner, ends_on
 from farandole.study.points import Point
 
@@ -37,7 +37,7 @@ def run_as_job(folder: StudyFolder, name: str, *, power: bool) -> int:
     if name not in points:
         raise DataError(f"{folder.path} has no point {name}; there are {', '.join(points)}")
     runner = PointRunner(folder=folder, kind=plan["kind"], power=power)
-    result = _run_until_ended(runner, points[name]) | {"job": job_of(os.environ)}
+    result = _run_until_ended(runner, points[name], plan) | {"job": job_of(os.environ)}
     file = folder.path / result["run"] / RESULT
     partial = file.with_name(f".{RESULT}")
     partial.write_text(json.dumps(result, indent=1) + "\n")
@@ -45,11 +45,13 @@ def run_as_job(folder: StudyFolder, name: str, *, power: bool) -> int:
     return 0 if result["status"] == "ok" else 1
 
 
-def _run_until_ended(runner: PointRunner, point: Point) -> dict[str, Any]:
+def _run_until_ended(runner: PointRunner, point: Point, plan: Mapping[str, Any]) -> dict[str, Any]:
     """A result also where the batch system ends the job: such a point has failed, and its log is worth reading."""
     attempt, began = Attempt(name=runner.folder.new_run(point)), time.monotonic()
     try:
         with ends_on(*_ENDS):
+            packages = (plan.get("environment") or {}).get("packages") or ()
+            runner.made_with = made_with(plan["command"], *packages)  # which may be long after it was submitted
             return runner.run_in(attempt, point)
     except EndedBySignal as ended:
         for number in _ENDS:

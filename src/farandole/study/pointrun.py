@@ -72,6 +72,8 @@ class PointRunner:
     """Where ranks run, as `--hosts` takes them; empty: where the launcher finds them."""
     watch: Callable[[str], None] = lambda line: None
     """Gets the last line of the console now and then."""
+    made_with: Mapping[str, Any] = field(default_factory=dict)
+    """What every result says of its making: a plan has it only of the last time it was typed."""
 
     def run(self, point: Point) -> dict[str, Any]:
         """A line of results; not appended yet."""
@@ -93,7 +95,7 @@ class PointRunner:
             "schema": SCHEMA, "study": self.kind, "key": point.key, "settings": dict(point.settings),
             "repeat": point.repeat, "status": "failed" if reason else "ok", "reason": reason, "started": attempt.started,
             "wall_s": round(wall_s, 3), "run": attempt.name, "marks": marks_of(point.settings, figures.values, self.hosts),
-            "figures": figures.values, "reasons": figures.reasons,
+            "figures": figures.values, "reasons": figures.reasons, "made_with": dict(self.made_with),
         }  # fmt: skip
 
     def _measured(self, point: Point, run: Path) -> tuple[_Ended, Mapping[str, Any] | None, dict[str, float]]:
