@@ -12,7 +12,10 @@ from farandole.report.reading import Study
 from farandole.report.runs import Sampling, sampling_of
 from farandole.report.traces import Trace
 
-__all__ = ["Item", "loaders_trust", "trust_of"]
+__all__ = ["PERHAPS_PARTS", "Item", "loaders_trust", "trust_of"]
+
+PERHAPS_PARTS = "energy of whole nodes or of parts, not known which"
+"""The mark of a result whose joules a batch system has counted without saying what of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +70,9 @@ def _power(points: Sequence[Point], samplings: Sequence[Sampling]) -> Item:
     if not kinds:
         return Item(name="power", value="not known", level="none", words="No run has a figure of energy.")
     kind = "whole nodes" if kinds == {"measured-node"} else "parts of nodes"
+    if any(PERHAPS_PARTS in point.marks for point in points):
+        words = "Joules that the batch system has counted, without saying whether of whole nodes or of parts."
+        return Item(name="power", value="measured, not known what", level="care", words=words)
     return Item(name="power", value=f"measured, {kind}", level="good", words=f"Meters of {kind}{told}.")
 
 
