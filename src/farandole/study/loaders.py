@@ -128,8 +128,8 @@ class Unit:
         )  # fmt: skip
 
 
-def run(study: LoaderStudy, folder: StudyFolder, command: Sequence[str]) -> None:
-    """Measure what is asked for and not yet known. `command` are the words that were typed."""
+def run(study: LoaderStudy, folder: StudyFolder, command: Sequence[str]) -> int:
+    """Measure what is asked for and not yet known; an exit code. `command` are the words that were typed."""
     before = check_folder(study, folder)  # which comes before files are made
     units = units_of(study, [source for name in study.benchmarks for source in _sources(study, name)])
     compile_s = before.get("compile_s")
@@ -143,6 +143,14 @@ def run(study: LoaderStudy, folder: StudyFolder, command: Sequence[str]) -> None
         _say(f"{len(units) - len(left)} of {len(units)} measurements are in {folder.path} already (--force repeats them)")
     with ExitStack() as stack:
         _Runner(folder, stack, made).run(left)
+    return 1 if _has_failed(study, folder, units) else 0
+
+
+def _has_failed(study: LoaderStudy, folder: StudyFolder, units: Sequence[Unit]) -> bool:
+    """Loaders that are not installed count where they were named: without a list all that there are were meant."""
+    named = {*study.loaders} != {*LOADERS, *VARIANTS}
+    asked = [unit for unit in units if named or installed(loader_of(unit.method)) is not None]
+    return bool(folder.missing([point for unit in asked for point in unit.points()]))
 
 
 def check_folder(study: LoaderStudy, folder: StudyFolder) -> dict[str, Any]:
