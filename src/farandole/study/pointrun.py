@@ -21,7 +21,7 @@ from farandole.errors import DataError, FarandoleError
 from farandole.study.figures import Figures, add_trace, energy_figures, figures_of_command, figures_of_run
 from farandole.study.folder import SCHEMA, StudyFolder, now
 from farandole.study.points import Point, is_crowded, is_here, program_words, run_words
-from farandole.study.tracing import merge_watched, recording_environment
+from farandole.study.tracing import draw_power, merge_watched, recording_environment
 
 __all__ = ["FIGURES_FILE", "Attempt", "EndedBySignal", "PointRunner", "command_words", "ends_on", "marks_of"]
 
@@ -85,6 +85,8 @@ class PointRunner:
         ended, energy, phases_s = self._measured(point, run)
         figures, reason = self._figures(point, run, ended, phases_s)
         here = is_here(point.settings, self.hosts)
+        if self.power and here:
+            draw_power(run, run / POWER_TRACE)
         figures.add({"cpu_s": ended.cpu_s if here else None}, "ranks on other machines: their processor seconds are not seen from here")
         energy_figures(figures, energy or _no_energy("power was not sampled (--no-power)"))
         return self.line(attempt, point, ended.wall_s, figures, reason)
@@ -102,10 +104,12 @@ class PointRunner:
         if point.settings["ranks"] > 1:
             _compile_sums()
         words = command_words(point.settings, run, self.hosts)
-        variables = recording_environment(run, watched="command" in point.settings, power=self.power)
+        here = is_here(point.settings, self.hosts)
+        # Who samples here is this process, from the command's start on: its ranks would do it a second time.
+        variables = recording_environment(run, watched="command" in point.settings, power=self.power and not here)
         if not self.power:
             return self._run(words, run, variables), None, {}
-        if not is_here(point.settings, self.hosts):
+        if not here:
             return self._run(words, run, variables), _of_all_nodes(run, point), {}
         from farandole.observe.power.discover import find_sensors, root_from_environment
         from farandole.observe.power.sampler import Sampler
