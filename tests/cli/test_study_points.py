@@ -208,6 +208,8 @@ def test_a_benchmark_from_a_study_file(tmp_path: Path) -> None:
     run = folder / found["run"]
     for name in ("run.json", "history.csv", "log.txt", "power.json", "console.txt", "timeline.json"):
         assert (run / name).exists(), name
+    assert "there is no power.json" not in (run / "report.html").read_text(), "the run's own page, which was made before"
+    assert '"name":"POWER"' in (run / "timeline.json").read_text()
     assert list(run.glob("events.out.tfevents.*"))
     plan = json.loads((folder / "study.json").read_text())
     assert plan["points"][0]["key"] == found["key"] and plan["benchmark"] == "nt3" and plan["environment"]["cores"]
