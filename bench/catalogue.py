@@ -195,9 +195,10 @@ def _timeline(quick: bool) -> Outcome:
 
 def _observing(quick: bool) -> Outcome:
     outcome = Outcome()
-    settings = {"block_steps": 2, "budget_s": 12.0 if quick else 240.0}
-    cases = _measure(outcome, 1, "observing", settings).cases
-    outcome.rows = [overhead(case, "observed", "not observed", below=0.01) for case in cases]
+    for model, power, steps in (("mlp", False, 2), ("layers", False, 2), ("keras", False, 8), ("mlp", True, 2)):
+        settings = {"model": model, "power": power, "block_steps": steps, "budget_s": 6.0 if quick else 120.0}
+        (case,) = _measure(outcome, 1, "observing", settings).cases
+        outcome.rows.append(overhead(case, "observed", "not observed", below=0.01))
     return outcome
 
 

@@ -31,10 +31,10 @@ def results(out: Path) -> list[dict[str, Any]]:
     return list(StudyFolder(out).last_results().values())
 
 
-def run(small: LoaderStudy) -> str:
+def run(small: LoaderStudy, expect: int = 0) -> str:
     """Without a process of its own: what the study says in the end."""
     folder = StudyFolder(small.out)
-    loaders.run(small, folder, ["study", "loaders", *small.benchmarks])
+    assert loaders.run(small, folder, ["study", "loaders", *small.benchmarks]) == expect
     return summary(folder)
 
 
@@ -90,6 +90,7 @@ def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path) -> None:
     assert plan["compile_s"] > 0
     assert plan["command"].startswith("farandole study loaders nt3 --data-dir ")
     assert plan["environment"]["packages"]["pandas"] == first[0]["settings"]["version"]
+    assert first[0]["made_with"] == {name: plan[name] for name in ("command", "environment", "git")}
 
     again = study(tmp_path, *words, "--json")
     assert "14 of 14 measurements are in" in again.stderr
@@ -114,7 +115,7 @@ def test_what_cannot_be_read_has_failed_with_the_reason(
     monkeypatch.setattr(loaders, "compile_seconds", lambda: 1.0)  # measured above, and takes long
     with (data / "nt_test2.csv").open("a") as file:
         file.write("1,2\n")
-    told = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["fast"], ranks=[1]))
+    told = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["fast"], ranks=[1]), expect=1)
     assert "failed: nt3 test, fast: DataError" in told
     bad = [result for result in results(tmp_path) if result["settings"]["role"] == "test"]
     assert bad
@@ -128,10 +129,11 @@ def test_a_loader_that_is_not_installed_is_listed_as_such(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loaders, "installed", lambda name: None)
-    told = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["polars"], ranks=[1]))
+    told = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["polars"], ranks=[1]), expect=1)
     assert [result["status"] for result in results(tmp_path)] == ["failed"] * 4
     assert "failed: nt3 train, polars: not installed; type: pip install 'farandole[loaders]'" in told
     assert "No file has been read: not installed" in told
+    run(LoaderStudy(benchmarks=["nt3"], out=tmp_path / "all", data_dir=data, ranks=[1]))  # nobody has named it
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from farandole.data.make import make
 from ranktest.processes import wait_until
-from studycommand import children, farandole, stopped
+from studycommand import farandole, stopped
 
 # A program of the user's: it marks a phase, leaves figures, and fails for a batch of 300.
 PROGRAM = """
@@ -123,7 +123,7 @@ def test_jobs_typed_again_are_those_without_a_result(tmp_path: Path) -> None:
 
     job = subprocess.Popen(("bash", f"s/scripts/{long}.sbatch"), cwd=tmp_path, start_new_session=True)
     try:
-        assert wait_until(lambda: children(job.pid) != [], 30)
+        assert wait_until((tmp_path / "s" / "points" / long / "console.txt").exists, 30)
         job.send_signal(signal.SIGTERM)  # as at a time limit
         assert job.wait(30) == 1
     finally:
@@ -136,6 +136,7 @@ def test_jobs_typed_again_are_those_without_a_result(tmp_path: Path) -> None:
     assert {file.name for file in (tmp_path / "s" / "scripts").iterdir()} == {f"{long}.sbatch", f"{long}-7.out"}
     good, bad = results(tmp_path / "s")
     assert (good["status"], good["job"], bad["status"]) == ("ok", {"system": "slurm", "id": "7"}, "failed")
+    assert good["made_with"]["command"] == bad["made_with"]["command"] == plan["command"]
     assert bad["reason"].startswith("ended by the batch system (SIGTERM)") and bad["wall_s"] < 60
     assert "sleep 60" in (tmp_path / "s" / bad["run"] / "console.txt").read_text()
 
@@ -207,6 +208,8 @@ def test_a_benchmark_from_a_study_file(tmp_path: Path) -> None:
     run = folder / found["run"]
     for name in ("run.json", "history.csv", "log.txt", "power.json", "console.txt", "timeline.json"):
         assert (run / name).exists(), name
+    assert "there is no power.json" not in (run / "report.html").read_text(), "the run's own page, which was made before"
+    assert '"name":"POWER"' in (run / "timeline.json").read_text()
     assert list(run.glob("events.out.tfevents.*"))
     plan = json.loads((folder / "study.json").read_text())
     assert plan["points"][0]["key"] == found["key"] and plan["benchmark"] == "nt3" and plan["environment"]["cores"]

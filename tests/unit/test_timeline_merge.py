@@ -52,13 +52,15 @@ def test_ranks_meet_on_one_clock(tmp_path):
     parts = [make_part(path, rank=r, size=3, names=["A", "B"], clock_offset_ns=offsets[r]) for r in range(3)]
     starts_ns = [header_of(part)["start_monotonic_ns"] + offset for part, offset in zip(parts, offsets)]
     own_us = [[e["ts"] for e in load(part) if e["ph"] == "X"] for part in parts]
-    epoch_us = header_of(parts[2])["start_time_since_epoch_in_micros"]
+    header_of_first = header_of(parts[2])
+    epoch_us = header_of_first["start_time_since_epoch_in_micros"]
 
     assert timeline.merge_parts(path) == path
     events = load(path)
     assert events[0]["ph"] == "M"
     assert events[0]["args"] == {
         "start_time_since_epoch_in_micros": epoch_us,
+        "start_monotonic_ns": header_of_first["start_monotonic_ns"],
         "size": 3,
         "ranks": [0, 1, 2],
         "clock_residual_us": 0.0,

@@ -50,6 +50,7 @@ class _Part:
     size: int
     host: str
     start_ns: int  # on the clock common to all ranks
+    start_monotonic_ns: int  # on its host's own
     start_epoch_us: int
     clock: str
     residual_ns: int | None
@@ -120,6 +121,7 @@ def _merge_into(out: BinaryIO, found: list[Path], limit_bytes: int) -> None:
     gaps.missing_ranks = [rank for rank in range(size) if rank not in present]
     opening = {
         "start_time_since_epoch_in_micros": first.start_epoch_us if first else None,
+        "start_monotonic_ns": first.start_monotonic_ns if first else None,
         "size": size,
         "ranks": sorted(present),
         **_clocks(parts),
@@ -166,6 +168,7 @@ def _read_header(path: Path) -> _Part | None:
             size=told["size"],
             host=told["host"],
             start_ns=told["start_monotonic_ns"] + told["clock_offset_ns"],
+            start_monotonic_ns=told["start_monotonic_ns"],
             start_epoch_us=told["start_time_since_epoch_in_micros"],
             clock=told["clock"],
             residual_ns=told["clock_residual_ns"],

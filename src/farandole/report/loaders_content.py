@@ -37,8 +37,9 @@ def is_of_loaders(study: Study, other: Study | None) -> bool:
     which = next((one for one in (study, other) if one is not None and is_measured(one.about)), None)
     if which is not None and other is not None:
         raise SettingsError(
-            f"{which.folder} is a study of loaders, whose page compares them with each other and with no other folder. "
-            f"Type: farandole report {which.folder}"
+            f"{which.folder} is a study of loaders, whose page compares them with each other and with no other folder. Measure further "
+            f"loaders into the same one (farandole study loaders NAME --loaders a,b --out {which.folder}), or take the figures of both, "
+            f"e.g. of two machines, from farandole study table DIR --format csv. For its page type: farandole report {which.folder}"
         )
     return which is not None
 

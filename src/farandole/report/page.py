@@ -105,12 +105,12 @@ def _figure(figure: Figure) -> Markup:
 
 
 def _about(study: Study, other: Study | None) -> Markup:
-    command = command_of(study.about) if study.is_run else study.command
-    facts = _facts(study.about)
+    commands = [command_of(study.about)] if study.is_run else [*(made.get("command") for made in study.makings), study.command]
+    facts = _facts(study)
     return tag(
         "section",
         tag("h2", "Made with"),
-        _command("Again", command),
+        *(_command("Again", command) for command in dict.fromkeys(commands)),
         _command("The page", shlex.join(["farandole", "report", *(str(one.folder) for one in (study, other) if one)])),
         tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in facts), class_="facts"),
         tag("p", "The data behind every figure is in this file, as JSON, in the element with the id ", tag("code", "data"), ".", class_="quiet"),
@@ -128,23 +128,31 @@ def _command(label: str, command: str | None) -> Markup:
     return tag("div", tag("p", label), tag("pre", tag("code", spaced)), copy, class_="command")
 
 
-def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
-    environment = about.get("environment") or {}
-    git = about.get("git") or {}
-    packages = {name: version for name, version in (environment.get("packages") or {}).items() if version}
+def _facts(study: Study) -> list[tuple[str, str]]:
+    about = study.about
+    machines = [_machine_facts(made) for made in study.makings]
     facts = {
         "benchmark": " ".join(str(about[name]) for name in ("benchmark", "preset", "framework") if about.get(name)),
         "source": about.get("source"),
         "when": about.get("created") or about.get("started"),
+        **{name: "; ".join(dict.fromkeys(found for one in machines if (found := one[name]))) for name in machines[0]},
+        "base case": ", ".join(f"{name} {value}" for name, value in (about.get("base") or {}).items()),
+    }
+    return [(name, str(value)) for name, value in facts.items() if value]
+
+
+def _machine_facts(made: Mapping[str, Any]) -> dict[str, str | None]:
+    """Of one time at which it was typed: another may be on another machine, with other versions."""
+    environment, git = made.get("environment") or {}, made.get("git") or {}
+    packages = {name: version for name, version in (environment.get("packages") or {}).items() if version}
+    return {
         "commit": f"{git['commit']}{', with changes' if git.get('changed') else ''}" if git.get("commit") else None,
         "processor": _processor(environment),
         "memory": bytes_text(environment["memory_bytes"]) if environment.get("memory_bytes") else None,
         "system": environment.get("system"),
         "Python": environment.get("python"),
         "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
-        "base case": ", ".join(f"{name} {value}" for name, value in (about.get("base") or {}).items()),
     }
-    return [(name, str(value)) for name, value in facts.items() if value]
 
 
 def _processor(environment: Mapping[str, Any]) -> str | None:

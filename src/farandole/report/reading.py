@@ -32,6 +32,8 @@ class Attempt:
     figures: Mapping[str, Any]
     reasons: Mapping[str, str]
     started: str | None = None
+    made_with: Mapping[str, Any] = field(default_factory=dict)
+    """Command, environment and commit; empty where the folder alone knows them."""
 
     def figure(self, name: str) -> float | None:
         value = self.figures.get(name)
@@ -77,6 +79,12 @@ class Study:
     @property
     def planned(self) -> int:
         return max(len(self.about.get("points") or []), len(self.attempts))
+
+    @property
+    def makings(self) -> list[Mapping[str, Any]]:
+        """With what its attempts were made, one after the other: a folder itself knows only how it was typed last."""
+        last = {name: self.about.get(name) for name in ("command", "environment", "git")}
+        return [attempt.made_with or last for attempt in self.attempts] or [last]
 
     def reason(self, figure: str) -> str:
         """Why `figure` is not known, in the words of the runs; empty where they say nothing."""
@@ -192,4 +200,5 @@ def _attempt(folder: Path, line: Mapping[str, Any]) -> Attempt:
         figures=line.get("figures") or {},
         reasons=line.get("reasons") or {},
         started=line.get("started"),
+        made_with=line.get("made_with") or {},
     )

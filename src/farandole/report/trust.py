@@ -12,7 +12,10 @@ from farandole.report.reading import Study
 from farandole.report.runs import Sampling, sampling_of
 from farandole.report.traces import Trace
 
-__all__ = ["Item", "loaders_trust", "trust_of"]
+__all__ = ["PERHAPS_PARTS", "Item", "loaders_trust", "trust_of"]
+
+PERHAPS_PARTS = "energy of whole nodes or of parts, not known which"
+"""The mark of a result whose joules a batch system has counted without saying what of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +70,9 @@ def _power(points: Sequence[Point], samplings: Sequence[Sampling]) -> Item:
     if not kinds:
         return Item(name="power", value="not known", level="none", words="No run has a figure of energy.")
     kind = "whole nodes" if kinds == {"measured-node"} else "parts of nodes"
+    if any(PERHAPS_PARTS in point.marks for point in points):
+        words = "Joules that the batch system has counted, without saying whether of whole nodes or of parts."
+        return Item(name="power", value="measured, not known what", level="care", words=words)
     return Item(name="power", value=f"measured, {kind}", level="good", words=f"Meters of {kind}{told}.")
 
 
@@ -144,22 +150,27 @@ def _oversubscribed(points: Sequence[Point]) -> Item | None:
 
 
 def _machine(study: Study) -> Item | None:
-    environment = study.about.get("environment") or {}
-    load, cores = (environment.get("load_average") or [None])[0], environment.get("cores")
-    if load is None or not cores:
+    environments = [made.get("environment") or {} for made in study.makings]
+    loads = [(found["load_average"][0], found["cores"]) for found in environments if found.get("load_average") and found.get("cores")]
+    if not loads:
         return None
+    load, cores = max(loads, key=lambda found: found[0] / found[1])
     busy = load > 1.5 * cores
     words = f"The load average was {number(load)} on {count(cores, 'core')} when it began."
     return Item(name="machine", value="busy" if busy else "quiet", level="care" if busy else "good", words=words)
 
 
 def _git(study: Study) -> Item | None:
-    git = study.about.get("git")
-    if not isinstance(git, dict):
+    gits = [git for made in study.makings if isinstance(git := made.get("git"), dict)]
+    if not gits:
         return None
-    changed = bool(git.get("changed"))
+    commits = list(dict.fromkeys(str(git.get("commit"))[:10] for git in gits))
+    changed = any(git.get("changed") for git in gits)
     words = "The folder had changes that no commit has." if changed else "Everything was committed."
+    if len(commits) > 1:
+        words = f"Runs were made with different commits: {', '.join(commits)}. {words}"
+    value = commits[0] if len(commits) == 1 else f"{len(commits)} commits"
     return Item(
-        name="source", value=f"{str(git.get('commit'))[:10]}{' + changes' if changed else ''}", level="care" if changed else "good",
+        name="source", value=f"{value}{' + changes' if changed else ''}", level="care" if changed or len(commits) > 1 else "good",
         words=words,
     )  # fmt: skip

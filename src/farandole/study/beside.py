@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,15 @@ _ONE_SIDED = ("ranks", "nodes", "emulate_ranks", "seed")
 _JUDGED = ("accuracy", "test_accuracy")
 """Figures whose meaning is the benchmark's: `metric` says which."""
 
+_NEAR = 1.1
+"""Nodes of theirs and cores of ours divide by different numbers: ranks this close are compared where none are equal."""
+
 Key = tuple[Any, ...]
+"""Ranks, and the settings of cases that meet."""
 
 
 def beside(ours: Path, theirs: str, names: Sequence[str]) -> str:
-    """A Markdown table. `theirs` is a folder or the name of a paper's table; cases are matched by ranks and settings."""
+    """A Markdown table. `theirs` is a folder or the name of a paper's table; cases meet by ranks, equal or near, and settings."""
     unknown = [name for name in names if name not in FIGURES]
     if unknown:
         raise SettingsError(f"unknown figure {', '.join(unknown)}; known: {', '.join(FIGURES)}")
@@ -34,15 +39,18 @@ def beside(ours: Path, theirs: str, names: Sequence[str]) -> str:
     for name in names:
         _check_metric(name, mine, other)
     settings = _shared(mine, other)
-    tables = [_by_key(cases, settings) for cases in (other, mine)]
-    keys = sorted({*tables[0], *tables[1]}, key=lambda key: (tuple(map(_order, key[1:])), key[0]))
+    tables = _by_key(other, settings), _by_key(mine, settings)
+    pairs = _pairs(*tables)
     head = ["ranks", *settings, *(f"{name}{_measure(name, cases)}, {whose}" for name in names for whose, cases in (("theirs", other), ("ours", mine)))]
-    rows = [[*map(str, key), *(_cell(table.get(key), name) for name in names for table in tables)] for key in keys]
+    rows = [
+        [_ranks(*pair), *map(str, pair[1][1:]), *(_cell(table.get(key), name) for name in names for table, key in zip(tables, pair))]
+        for pair in pairs
+    ]
     lines = [_line(head), f"|{'---:|' * len(head)}", *map(_line, rows), "", f"- theirs: {their_source}", f"- ours: {source}"]
     only = [name for name in varying(case.settings for case in other) if name not in (*settings, *_ONE_SIDED, "epochs")]
     chosen = [f"- theirs differ in {', '.join(only)} as well: the first of each is shown"] if len(tables[0]) < len(other) else []
     known = {"theirs": power_notes(other), "ours": power_notes(mine)} if {*names} & {*OF_POWER} else {}
-    return "\n".join([*lines, *chosen, *_notes(mine), *(f"- {whose}: {note}" for whose, notes in known.items() for note in notes)])
+    return "\n".join([*lines, *_met(pairs, *tables, settings), *chosen, *_notes(mine), *(f"- {whose}: {note}" for whose, notes in known.items() for note in notes)])
 
 
 def _cases(name: str) -> tuple[list[Case], str]:
@@ -98,6 +106,41 @@ def _by_key(cases: Sequence[Case], settings: Sequence[str]) -> Mapping[Key, Case
     for case in cases:
         found.setdefault((trained_as(case.settings), *(case.settings.get(name) for name in settings)), case)
     return found
+
+
+def _pairs(theirs: Collection[Key], ours: Collection[Key]) -> list[tuple[Key, Key]]:
+    """Every case once: with its equal, with the nearest that has no equal, or by itself, as a pair of the same."""
+    near = _near([key for key in theirs if key not in ours], [key for key in ours if key not in theirs])
+    alone = {*theirs, *ours} - {*near, *near.values()}
+    pairs = [*near.items(), *((key, key) for key in alone)]
+    return sorted(pairs, key=lambda pair: (tuple(map(_order, pair[1][1:])), pair[1][0]))
+
+
+def _near(theirs: Sequence[Key], ours: Sequence[Key]) -> dict[Key, Key]:
+    """The closest first; each is taken once."""
+    apart = {(a, b): abs(math.log(a[0] / b[0])) for a in theirs for b in ours if a[1:] == b[1:]}
+    found: dict[Key, Key] = {}
+    for (a, b), distance in sorted(apart.items(), key=lambda one: one[1]):
+        if distance <= math.log(_NEAR) and a not in found and b not in found.values():
+            found[a] = b
+    return found
+
+
+def _ranks(theirs: Key, ours: Key) -> str:
+    return str(ours[0]) if ours == theirs else f"{ours[0]} beside {theirs[0]}"
+
+
+def _met(
+    pairs: Sequence[tuple[Key, Key]], theirs: Mapping[Key, Case], ours: Mapping[Key, Case], settings: Sequence[str]
+) -> list[str]:
+    """What to know of how cases were brought together."""
+    if any(a != b for a, b in pairs):
+        return ["- N beside M: N ranks of ours, M of theirs; where the other side has no case of as many, the nearest within 10%"]
+    if any(key in ours for key in theirs) or not ours:
+        return []
+    told = [", ".join(map(str, sorted({key[0] for key in keys}))) for keys in (ours, theirs)]
+    by = ", ".join(["ranks (within 10%)", *settings])
+    return [f"- no case of ours meets one of theirs by {by}: ours have {told[0]} ranks, theirs {told[1]}"]
 
 
 def _cell(case: Case | None, name: str) -> str:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farandole.report.scaling import Scaling, against
+from farandole.report.trust import PERHAPS_PARTS
 
-__all__ = ["OF_POWER", "Case", "Spread", "cases_of", "power_notes", "ranks_of", "trained_as", "work_of"]
+__all__ = ["OF_POWER", "PERHAPS_PARTS", "Case", "Spread", "cases_of", "power_notes", "ranks_of", "trained_as", "work_of"]
 
 _NOT_COMPARED = ("ranks", "nodes", "emulate_ranks", "seed")
 """Cases that differ only in these belong to one series."""
@@ -82,7 +83,8 @@ def ranks_of(cases: Sequence[Case]) -> str:
 def power_notes(cases: Sequence[Case]) -> list[str]:
     """How watts and joules are known; where that differs, of how many ranks."""
     told = ["~ modelled power (TDP x utilisation), not measured: no evidence of a saving"] if any(case.modelled for case in cases) else []
-    found = {kind: [case for case in cases if case.provenance == kind] for kind in _MEASURED}
+    sure = [case for case in cases if PERHAPS_PARTS not in case.marks]  # of the others their mark tells
+    found = {kind: [case for case in sure if case.provenance == kind] for kind in _MEASURED}
     alike = len({case.provenance for case in cases} - {"none"}) == 1
     return told + [_MEASURED[kind] + ("" if alike else f": {ranks_of(of)}") for kind, of in found.items() if of]
 

@@ -11,23 +11,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError
+from farandole.observe.power.meters import Provenance
+from farandole.study.cases import PERHAPS_PARTS
 from farandole.study.figures import Figures, energy_figures
-from farandole.study.folder import StudyFolder
+from farandole.study.folder import StudyFolder, made_with
 from farandole.study.pointrun import Attempt, EndedBySignal, PointRunner, ends_on
 from farandole.study.points import Point
 
-__all__ = ["collect", "job_of", "run_as_job", "sacct_energy_j"]
+__all__ = ["accounting_plugins", "collect", "job_of", "run_as_job", "sacct_energy_j"]
 
 RESULT = "result.json"
 _ANSWER_S = 60.0
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 """What batch systems send before they kill a job; the last is LSF's at a time limit."""
 _JOBS = {"SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs", "LSB_JOBID": "lsf"}
+_ENERGY_PLUGINS = {
+    **dict.fromkeys(("ipmi", "xcc", "pm_counters", "cray_aries", "ibmaem"), Provenance.NODE),
+    **dict.fromkeys(("rapl", "gpu"), Provenance.COMPONENT),
+}
+"""What Slurm's acct_gather_energy plugins read: the board's controller, which sees the node, or processors and GPUs alone."""
 
 
 def run_as_job(folder: StudyFolder, name: str, *, power: bool) -> int:
@@ -37,7 +44,7 @@ def run_as_job(folder: StudyFolder, name: str, *, power: bool) -> int:
     if name not in points:
         raise DataError(f"{folder.path} has no point {name}; there are {', '.join(points)}")
     runner = PointRunner(folder=folder, kind=plan["kind"], power=power)
-    result = _run_until_ended(runner, points[name]) | {"job": job_of(os.environ)}
+    result = _run_until_ended(runner, points[name], plan) | {"job": job_of(os.environ)}
     file = folder.path / result["run"] / RESULT
     partial = file.with_name(f".{RESULT}")
     partial.write_text(json.dumps(result, indent=1) + "\n")
@@ -45,11 +52,13 @@ def run_as_job(folder: StudyFolder, name: str, *, power: bool) -> int:
     return 0 if result["status"] == "ok" else 1
 
 
-def _run_until_ended(runner: PointRunner, point: Point) -> dict[str, Any]:
+def _run_until_ended(runner: PointRunner, point: Point, plan: Mapping[str, Any]) -> dict[str, Any]:
     """A result also where the batch system ends the job: such a point has failed, and its log is worth reading."""
     attempt, began = Attempt(name=runner.folder.new_run(point)), time.monotonic()
     try:
         with ends_on(*_ENDS):
+            packages = (plan.get("environment") or {}).get("packages") or ()
+            runner.made_with = made_with(plan["command"], *packages)  # which may be long after it was submitted
             return runner.run_in(attempt, point)
     except EndedBySignal as ended:
         for number in _ENDS:
@@ -105,26 +114,50 @@ def _add_accounted(result: dict[str, Any]) -> None:
     joules, seconds = sacct_energy_j(job["id"]), result["wall_s"]
     if joules is None or not seconds:
         return
+    plugins = accounting_plugins()
+    provenance = _provenance(plugins)
     figures = Figures(values=result["figures"], reasons=result["reasons"])
     energy_figures(
         figures,
-        {"energy_j": joules, "mean_w": joules / seconds, "duration_s": seconds, "reason": "", "provenance": "measured-node"},
+        # Of what is not known no more is claimed than that parts were measured.
+        {"energy_j": joules, "mean_w": joules / seconds, "duration_s": seconds, "reason": "", "provenance": provenance or Provenance.COMPONENT},
     )
-    result["energy_source"] = f"sacct, job {job['id']}: the whole job, from its start to its end"
-    result["marks"] = [mark for mark in result["marks"] if mark != "modelled power"] + ["energy from sacct"]
+    told = f"by {', '.join(plugins)}" if plugins else "Slurm does not say by which plugin"
+    result["energy_source"] = f"sacct, job {job['id']}: the whole job, from its start to its end, {told}"
+    added = ["energy from sacct", *([] if provenance else [PERHAPS_PARTS])]
+    result["marks"] = [mark for mark in result["marks"] if mark != "modelled power"] + added
+
+
+def _provenance(plugins: Sequence[str]) -> Provenance | None:
+    """None where it cannot be told whether their joules are of whole nodes."""
+    found = {_ENERGY_PLUGINS.get(plugin.rpartition("/")[2]) for plugin in plugins}
+    return found.pop() if len(found) == 1 else None
+
+
+def accounting_plugins() -> list[str]:
+    """What Slurm counts energy with, e.g. acct_gather_energy/rapl; empty where it cannot be asked or has none."""
+    for line in _answer("scontrol", "show", "config").splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "AcctGatherEnergyType":
+            return [word.strip() for word in value.split(",") if word.strip() not in ("", "(null)")]
+    return []
 
 
 def sacct_energy_j(job: str) -> float | None:
     """None where Slurm keeps no account of energy, or has none of this job."""
-    words = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=ConsumedEnergyRaw", f"--jobs={job}"]
-    try:
-        answer = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    values = [line.strip() for line in answer.stdout.splitlines()]
+    answer = _answer("sacct", "--noheader", "--parsable2", "--allocations", "--format=ConsumedEnergyRaw", f"--jobs={job}")
+    values = [line.strip() for line in answer.splitlines()]
     # Slurm writes 0 where it has no meter, and 2^64 - 2 where a meter has failed.
     joules = [float(value) for value in values if value.isdecimal() and 0 < int(value) < 2**63]
     return joules[0] if joules else None
+
+
+def _answer(*words: str) -> str:
+    """What a command of the batch system says; nothing where it is not there or fails."""
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def say_collected(count: int) -> None:

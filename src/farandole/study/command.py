@@ -225,10 +225,10 @@ def measure_loaders(study: LoaderStudy, *, for_programs: bool = False) -> int:
     folder = StudyFolder(study.out)
     try:
         with folder.locked():
-            run(study, folder, sys.argv[1:])
+            code = run(study, folder, sys.argv[1:])
     except KeyboardInterrupt:
         print(f"farandole: stopped; type the same again to go on, {study.out} has what there is.", file=sys.stderr)
         return 130
     told = summary(folder)  # with the page, which is written either way
     print(as_json(folder) if for_programs else told)
-    return 0
+    return code

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farandole.study.points import LONG, Point, usable_cores
+from farandole.study.points import LONG, OWN, Point, usable_cores
 
 __all__ = ["Estimate"]
 
@@ -73,7 +73,7 @@ def _samples_a_rank(settings: Mapping[str, Any]) -> float:
     from farandole.train.plan import make_plan
     from farandole.train.settings import RunSettings
 
-    run = {LONG.get(name, name): value for name, value in settings.items() if name not in ("ranks", "nodes")}
+    run = {LONG.get(name, name): value for name, value in settings.items() if name not in OWN}
     rows = BENCHMARKS[settings["benchmark"]].presets[settings["preset"]].rows
     # A batch that does not fit will fail at once; here it counts like one that does.
     run["batch_size"] = min(run["batch_size"], max(1, rows // max(settings["ranks"], settings.get("emulate_ranks") or 1)))

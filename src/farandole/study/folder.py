@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError, SettingsError
+from farandole.observe.environment import environment
 from farandole.report.loaders import is_measured
 from farandole.study.points import Point
 
-__all__ = ["PLAN", "RESULTS", "SCHEMA", "StudyFolder", "now"]
+__all__ = ["PLAN", "RESULTS", "SCHEMA", "StudyFolder", "made_with", "now"]
 
 SCHEMA = 1
 PLAN, RESULTS = "study.json", "results.jsonl"
@@ -29,6 +30,13 @@ _RESULT_KEYS = ("schema", "study", "key", "settings", "repeat", "status", "figur
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def made_with(command: str, *packages: str) -> dict[str, Any]:
+    """What a plan has of the last time it was typed, and every result of the time it was made."""
+    from farandole.train.record import git_state
+
+    return {"command": command, "environment": environment(*packages), "git": git_state()}
 
 
 class StudyFolder:

@@ -22,10 +22,9 @@ from farandole.data.candle.files import BENCHMARKS, PRESETS, benchmark, find
 from farandole.data.loaders import LOADERS, VARIANTS, installed
 from farandole.data.make import make
 from farandole.errors import SettingsError
-from farandole.observe.environment import environment
 from farandole.report.loaders import BASE, KIND, STATES
 from farandole.study.compiling import compile_seconds
-from farandole.study.folder import SCHEMA, StudyFolder, now
+from farandole.study.folder import SCHEMA, StudyFolder, made_with, now
 from farandole.study.nursery import Nursery, loader_of
 from farandole.study.points import Point, usable_cores
 from farandole.study.ranks import measure_on_ranks
@@ -129,20 +128,29 @@ class Unit:
         )  # fmt: skip
 
 
-def run(study: LoaderStudy, folder: StudyFolder, command: Sequence[str]) -> None:
-    """Measure what is asked for and not yet known. `command` are the words that were typed."""
+def run(study: LoaderStudy, folder: StudyFolder, command: Sequence[str]) -> int:
+    """Measure what is asked for and not yet known; an exit code. `command` are the words that were typed."""
     before = check_folder(study, folder)  # which comes before files are made
     units = units_of(study, [source for name in study.benchmarks for source in _sources(study, name)])
     compile_s = before.get("compile_s")
     if "fast" in study.loaders and installed("fast") and (study.force or compile_s is None):
         _say("fast: compiling, in a folder of its own")
         compile_s = compile_seconds()
-    folder.write_plan(_plan(study, units, command) | {"compile_s": compile_s})
+    made = made_with(shlex.join(["farandole", *command]), "pandas", "dask", "polars", "pyarrow")
+    folder.write_plan(_plan(study, units) | made | {"compile_s": compile_s})
     left = left_of(study, folder, units)
     if len(left) < len(units):
         _say(f"{len(units) - len(left)} of {len(units)} measurements are in {folder.path} already (--force repeats them)")
     with ExitStack() as stack:
-        _Runner(folder, stack).run(left)
+        _Runner(folder, stack, made).run(left)
+    return 1 if _has_failed(study, folder, units) else 0
+
+
+def _has_failed(study: LoaderStudy, folder: StudyFolder, units: Sequence[Unit]) -> bool:
+    """Loaders that are not installed count where they were named: without a list all that there are were meant."""
+    named = {*study.loaders} != {*LOADERS, *VARIANTS}
+    asked = [unit for unit in units if named or installed(loader_of(unit.method)) is not None]
+    return bool(folder.missing([point for unit in asked for point in unit.points()]))
 
 
 def check_folder(study: LoaderStudy, folder: StudyFolder) -> dict[str, Any]:
@@ -150,14 +158,9 @@ def check_folder(study: LoaderStudy, folder: StudyFolder) -> dict[str, Any]:
     return folder.check_same({"title": study.title, **_IDENTITY})
 
 
-def _plan(study: LoaderStudy, units: Sequence[Unit], command: Sequence[str]) -> dict[str, Any]:
-    from farandole.train.record import git_state
-
-    return {
-        **_IDENTITY, "title": study.title, "command": shlex.join(["farandole", *command]), "base": {"loader": BASE},
-        "points": [point.as_dict() for unit in units for point in unit.points()],
-        "environment": environment("pandas", "dask", "polars", "pyarrow"), "git": git_state(),
-    }  # fmt: skip
+def _plan(study: LoaderStudy, units: Sequence[Unit]) -> dict[str, Any]:
+    points = [point.as_dict() for unit in units for point in unit.points()]
+    return {**_IDENTITY, "title": study.title, "base": {"loader": BASE}, "points": points}
 
 
 def left_of(study: LoaderStudy, folder: StudyFolder, units: Sequence[Unit]) -> list[tuple[Unit, list[Point]]]:
@@ -205,10 +208,11 @@ def units_of(
 class _Runner:
     """Takes the turns of units, and keeps what was found."""
 
-    def __init__(self, folder: StudyFolder, stack: ExitStack) -> None:
-        """`stack` ends the processes."""
+    def __init__(self, folder: StudyFolder, stack: ExitStack, made_with: Mapping[str, Any]) -> None:
+        """`stack` ends the processes; `made_with` goes into every line."""
         self._folder = folder
         self._stack = stack
+        self._made_with = dict(made_with)
         self._nurseries: dict[str, Nursery] = {}
 
     def run(self, left: Sequence[tuple[Unit, Sequence[Point]]]) -> None:
@@ -225,7 +229,7 @@ class _Runner:
     def _measured(self, unit: Unit, points: Sequence[Point]) -> list[dict[str, Any]]:
         started = now()
         found = self._taken(unit, [unit.turn(point.settings["state"], self._folder.path / "cache") for point in points])
-        return [_line(point, figures, started) for point, figures in zip(points, found)]
+        return [_line(point, figures, started) | {"made_with": self._made_with} for point, figures in zip(points, found)]
 
     def _taken(self, unit: Unit, turns: list[Turn]) -> list[Figures]:
         loader = loader_of(unit.method)

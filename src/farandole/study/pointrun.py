@@ -21,7 +21,7 @@ from farandole.errors import DataError, FarandoleError
 from farandole.study.figures import Figures, add_trace, energy_figures, figures_of_command, figures_of_run
 from farandole.study.folder import SCHEMA, StudyFolder, now
 from farandole.study.points import Point, is_crowded, is_here, program_words, run_words
-from farandole.study.tracing import merge_watched, recording_environment
+from farandole.study.tracing import draw_power, merge_watched, recording_environment
 
 __all__ = ["FIGURES_FILE", "Attempt", "EndedBySignal", "PointRunner", "command_words", "ends_on", "marks_of"]
 
@@ -72,6 +72,8 @@ class PointRunner:
     """Where ranks run, as `--hosts` takes them; empty: where the launcher finds them."""
     watch: Callable[[str], None] = lambda line: None
     """Gets the last line of the console now and then."""
+    made_with: Mapping[str, Any] = field(default_factory=dict)
+    """What every result says of its making: a plan has it only of the last time it was typed."""
 
     def run(self, point: Point) -> dict[str, Any]:
         """A line of results; not appended yet."""
@@ -83,6 +85,8 @@ class PointRunner:
         ended, energy, phases_s = self._measured(point, run)
         figures, reason = self._figures(point, run, ended, phases_s)
         here = is_here(point.settings, self.hosts)
+        if self.power and here:
+            draw_power(run, run / POWER_TRACE)
         figures.add({"cpu_s": ended.cpu_s if here else None}, "ranks on other machines: their processor seconds are not seen from here")
         energy_figures(figures, energy or _no_energy("power was not sampled (--no-power)"))
         return self.line(attempt, point, ended.wall_s, figures, reason)
@@ -93,17 +97,19 @@ class PointRunner:
             "schema": SCHEMA, "study": self.kind, "key": point.key, "settings": dict(point.settings),
             "repeat": point.repeat, "status": "failed" if reason else "ok", "reason": reason, "started": attempt.started,
             "wall_s": round(wall_s, 3), "run": attempt.name, "marks": marks_of(point.settings, figures.values, self.hosts),
-            "figures": figures.values, "reasons": figures.reasons,
+            "figures": figures.values, "reasons": figures.reasons, "made_with": dict(self.made_with),
         }  # fmt: skip
 
     def _measured(self, point: Point, run: Path) -> tuple[_Ended, Mapping[str, Any] | None, dict[str, float]]:
         if point.settings["ranks"] > 1:
             _compile_sums()
         words = command_words(point.settings, run, self.hosts)
-        variables = recording_environment(run, watched="command" in point.settings, power=self.power)
+        here = is_here(point.settings, self.hosts)
+        # Who samples here is this process, from the command's start on: its ranks would do it a second time.
+        variables = recording_environment(run, watched="command" in point.settings, power=self.power and not here)
         if not self.power:
             return self._run(words, run, variables), None, {}
-        if not is_here(point.settings, self.hosts):
+        if not here:
             return self._run(words, run, variables), _of_all_nodes(run, point), {}
         from farandole.observe.power.discover import find_sensors, root_from_environment
         from farandole.observe.power.sampler import Sampler

@@ -21,7 +21,7 @@ from farandole.errors import FarandoleError, SettingsError
 from farandole.launch.hosts import all_local, parse_hosts
 
 __all__ = [
-    "AUTO", "LONG", "Point", "as_name", "as_setting", "described", "expand", "is_crowded", "is_here", "program_words", "resolved",
+    "AUTO", "LONG", "OWN", "Point", "as_name", "as_setting", "described", "expand", "is_crowded", "is_here", "program_words", "resolved",
     "run_words", "usable_cores", "varying",
 ]  # fmt: skip
 
@@ -32,8 +32,13 @@ LONG = {"rate": "learning_rate", "seed": "rng_seed"}
 _SHORT = {long: short for short, long in LONG.items()}
 _RATE = "rate"
 """None is the optimizer's own, not the preset's; of other settings it is what the run does by itself."""
-_OWN = ("ranks", "nodes")
-"""Settings of a point that are no settings of a run."""
+_RANKS = ("ranks", "nodes")
+OWN = (*_RANKS, "hosts")
+"""Settings of a point that are no settings of a run.
+
+Hosts that somebody has named, with their slots, are a part of what is measured: on other machines, or with other ranks on each,
+it is measured anew. Those that a batch system chooses, new ones for every job, are not: there `nodes` says how ranks are divided.
+"""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _TOLD = (
     "benchmark", "preset", "framework", "epochs", "batch_size", "learning_rate", "rng_seed", "parallel", "work",
@@ -110,7 +115,7 @@ def expand(
 
 def _key(settings: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Of what was asked for: on another machine `auto` is other ranks, which train the same."""
-    return _key_of({**settings, **dict.fromkeys(_OWN, AUTO)} if given.get("ranks") == AUTO else settings)
+    return _key_of({**settings, **dict.fromkeys(_RANKS, AUTO)} if given.get("ranks") == AUTO else settings)
 
 
 def _resolved(given: Mapping[str, Any], nodes_of: Callable[[int], int]) -> dict[str, Any]:
@@ -119,8 +124,9 @@ def _resolved(given: Mapping[str, Any], nodes_of: Callable[[int], int]) -> dict[
         ranks = _dividing(given["emulate_ranks"])
     if type(ranks) is not int or ranks < 1:
         raise SettingsError(f"ranks={ranks!r}: expected whole numbers from 1 on, e.g. --ranks 1,2,4")
-    own = {"ranks": ranks, "nodes": nodes_of(ranks)}
-    rest = {name: value for name, value in given.items() if name not in _OWN}
+    placed = {"hosts": given["hosts"]} if "hosts" in given else {}
+    own = {"ranks": ranks, "nodes": nodes_of(ranks), **placed}
+    rest = {name: value for name, value in given.items() if name not in OWN}
     if "command" in rest:
         program_words(own | rest)
         return own | rest
@@ -175,7 +181,7 @@ def run_words(settings: Mapping[str, Any]) -> list[str]:
     """The options of `farandole run` that make a point, without -n."""
     words = [str(settings["benchmark"])]
     for name, value in settings.items():
-        if name in (*_OWN, "benchmark", "work") or value == "" or (value is None and name != _RATE):
+        if name in (*OWN, "benchmark", "work") or value == "" or (value is None and name != _RATE):
             continue
         words += _option(f"--{LONG.get(name, name)}".replace("_", "-"), value)
     return [*words, f"--{settings['work']}"]
@@ -199,5 +205,5 @@ def varying(points: Iterable[Mapping[str, Any]]) -> list[str]:
 def described(settings: Mapping[str, Any], names: Iterable[str]) -> str:
     """For people: `2 ranks, batch_size=40`."""
     ranks = settings.get("ranks", 1)
-    told = [f"{name}={settings.get(name)}" for name in names if name not in (*_OWN, "command")]
+    told = [f"{name}={settings.get(name)}" for name in names if name not in (*_RANKS, "command")]
     return ", ".join([f"{ranks} rank{'s' * (ranks > 1)}", *told])

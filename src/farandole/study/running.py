@@ -16,17 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from farandole.observe.environment import environment
 from farandole.report.loaders import is_measured
 from farandole.report.reading import read_folder
 from farandole.study.cases import cases_of
 from farandole.study.collecting import collect
 from farandole.study.estimate import Estimate
-from farandole.study.folder import StudyFolder
+from farandole.study.folder import StudyFolder, made_with
 from farandole.study.live import LiveLine
 from farandole.study.loaders_table import loaders_table
 from farandole.study.pointrun import PointRunner
-from farandole.study.points import LONG, Point, described, is_crowded, usable_cores, varying
+from farandole.study.points import LONG, OWN, Point, described, is_crowded, usable_cores, varying
 from farandole.study.settings import StudySettings
 from farandole.study.table import as_table
 from farandole.train.progress import duration
@@ -56,15 +55,10 @@ def plan_text(study: StudySettings, folder: StudyFolder) -> str:
 
 def write_plan(study: StudySettings, folder: StudyFolder, command: Sequence[str]) -> list[Point]:
     """study.json; the points, each with its repeat."""
-    from farandole.train.record import git_state
-
     points = study.points()
     first = min(points, key=lambda point: point.settings["ranks"])
-    folder.write_plan({
-        **_identity(study), "command": shlex.join(["farandole", *command]), "base": dict(first.settings),
-        "points": [point.as_dict() for point in points], "environment": environment("keras", study.framework, "mpich"),
-        "git": git_state(),
-    })  # fmt: skip
+    made = made_with(shlex.join(["farandole", *command]), "keras", study.framework, "mpich")
+    folder.write_plan({**_identity(study), **made, "base": dict(first.settings), "points": [point.as_dict() for point in points]})
     return points
 
 
@@ -84,7 +78,7 @@ def prepare_data(points: Sequence[Point]) -> None:
     for point in points:
         if "command" in point.settings:
             continue
-        run = {LONG.get(name, name): value for name, value in point.settings.items() if name not in ("ranks", "nodes")}
+        run = {LONG.get(name, name): value for name, value in point.settings.items() if name not in OWN}
         settings = RunSettings.from_flat(run)
         if settings.data_folder not in seen:
             seen.add(settings.data_folder)
@@ -116,7 +110,9 @@ def run_study(study: StudySettings, folder: StudyFolder, *, command: Sequence[st
 def _run(study: StudySettings, folder: StudyFolder, left: Sequence[Point], live: LiveLine, power: bool) -> None:
     names = _names(study.points())
     estimate = Estimate(folder.results())
-    runner = PointRunner(folder=folder, kind=study.kind, power=power, hosts=study.hosts)
+    plan = folder.plan()
+    made = {name: plan[name] for name in ("command", "environment", "git")}
+    runner = PointRunner(folder=folder, kind=study.kind, power=power, hosts=study.hosts, made_with=made)
     for number, point in enumerate(left, 1):
         told, later = f"{number}/{len(left)} {_told(point, names, study.repeats)}", left[number:]
         runner.watch = _Watch(live, told, estimate.seconds([point]), estimate.seconds(later))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import SettingsError
-from farandole.launch.hosts import parse_hosts
+from farandole.launch.hosts import as_option, parse_hosts
 from farandole.study.points import Point, as_name, as_setting, expand
 
 __all__ = ["KINDS", "StudySettings", "read_toml"]
@@ -86,11 +86,12 @@ class StudySettings:
         both = sorted({*self.axes} & {*self.settings})
         if both:
             raise SettingsError(f"{', '.join(both)}: fixed and varied at once; give it under one of both")
-        reserved = sorted({*self.axes, *self.settings} & {"benchmark", "preset", "framework", "work", "output_dir", "nodes"})
+        own = {"benchmark", "preset", "framework", "work", "output_dir", "nodes", *(["hosts"] if self.benchmark or self.hosts else [])}
+        reserved = sorted({*self.axes, *self.settings} & own)
         if reserved:
             raise SettingsError(
-                f"{', '.join(reserved)}: not to be given as a setting or axis; kind, benchmark, preset, framework and "
-                "ranks_per_node say it"
+                f"{', '.join(reserved)}: not to be given as a setting or axis; kind, benchmark, preset, framework, "
+                "hosts and ranks_per_node say it"
             )
         unused = [name for name in (*self.axes, *self.settings) if name != "ranks" and f"{{{name}}}" not in self.command]
         if self.command and unused:
@@ -105,7 +106,8 @@ class StudySettings:
 
     def points(self) -> list[Point]:
         """In the order in which they run; SettingsError where one cannot be run."""
-        return expand(self.fixed, self.axes, self.repeats, self._nodes)
+        placed = {"hosts": as_option(parse_hosts(self.hosts))} if self.hosts else {}
+        return expand({**self.fixed, **placed}, self.axes, self.repeats, self._nodes)
 
     def _nodes(self, ranks: int) -> int:
         if not self.hosts:

@@ -15,7 +15,7 @@ from farandole.observe import timeline
 from farandole.observe.analysis import analyse, gaps_of
 from farandole.observe.observing import observing_environment
 
-__all__ = ["TRACED", "merge_watched", "recording_environment", "trace_figures"]
+__all__ = ["TRACED", "draw_power", "merge_watched", "recording_environment", "trace_figures"]
 
 TRACED = ("comm_s", "exposed_s", "wait_s", "data_stall_s", "forward_s", "backward_s", "optimizer_s")
 """Figures that a timeline has of every rank; null where a framework does not show them."""
@@ -33,6 +33,19 @@ def recording_environment(run: Path, *, watched: bool, power: bool) -> dict[str,
 def merge_watched(run: Path) -> None:
     """One file of the parts that a watched program's processes have left."""
     timeline.merge_parts((run / _FILE).absolute())
+
+
+def draw_power(run: Path, trace: Path) -> None:
+    """What was sampled around a point's command, on its timeline and its page: both were made before that was known."""
+    from farandole.observe.power.counters import draw
+    from farandole.observe.power.trace import read_trace
+    from farandole.report import write_page_if_possible
+
+    if not (run / _FILE).exists() or not trace.exists():
+        return
+    recording = read_trace(trace)
+    if draw(run / _FILE, recording, recording.phases[0].end_ns) and (run / "report.html").exists():
+        write_page_if_possible(run)
 
 
 def trace_figures(run: Path) -> tuple[dict[str, float | None], dict[str, str]]:

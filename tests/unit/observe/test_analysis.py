@@ -188,3 +188,29 @@ def test_power_is_drawn_with_its_provenance(tmp_path, monkeypatch):
     counters = [e for e in json.loads(path.read_text()) if e["ph"] == "C"]
     assert counters[0]["name"] == "power of parts n0" and set(counters[0]["args"]) == {"cpu", "memory"}
     assert "J, modelled" in as_text(analyse(path))
+
+
+def test_power_that_was_sampled_around_the_ranks_is_drawn_afterwards(tmp_path):
+    from farandole.observe.power.counters import draw
+    from powertree import Machine, steady
+
+    machine = Machine(tmp_path / "machine")
+    machine.rapl("0", "package-0", steady(100.0))
+    recording = machine.sampled(at / 10 for at in range(200))
+    path, origin_ns = tmp_path / "t.json", 5_000 * MS
+    for rank in (0, 1):
+        timeline.start(path, rank=rank, size=2, host="n", origin_ns=origin_ns)
+        timeline.span("training", "FORWARD", origin_ns, origin_ns + 10 * MS)
+        timeline.stop()
+    timeline.merge_parts(path)
+    before = analyse(path)
+    assert draw(path, recording, end_ns=origin_ns + 4_000 * MS)
+    found = analyse(path)
+    (node,) = found.pop("power")
+    assert before.pop("power") == [] and found == before, "nothing else has changed"
+    assert (node["node"], node["provenance"], node["energy_j"]) == (recording.host, "measured-component", pytest.approx(400, rel=0.005))
+    assert node["t_s"] == pytest.approx([0.05 + 0.1 * at for at in range(40)]) and node["w"] == pytest.approx([100.0] * 40, rel=0.01)
+    json.loads(path.read_text())
+    torn = path.read_text()[:-20]
+    path.write_text(torn)
+    assert not draw(path, recording, end_ns=origin_ns) and path.read_text() == torn

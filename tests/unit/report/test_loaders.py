@@ -83,7 +83,7 @@ def test_a_line_that_was_cut_is_left_out_and_said(tmp_path: Path) -> None:
 def test_loaders_are_compared_with_no_other_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loaders, runs = make_loaders(tmp_path / "loaders", repeats=1), make_study(tmp_path / "runs", Shape(ranks=(1,), repeats=1, trace=False))
     for pair in ((loaders, runs), (runs, loaders), (loaders, loaders)):
-        with pytest.raises(SettingsError, match=f"Type: farandole report {loaders}$"):
+        with pytest.raises(SettingsError, match=f"study loaders NAME .*--out {loaders}.*study table DIR --format csv.* type: farandole report {loaders}$"):
             write_page(*pair)
     assert main(["report", str(runs), str(loaders)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

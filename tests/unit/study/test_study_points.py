@@ -12,7 +12,7 @@ from farandole.study.folder import StudyFolder
 from farandole.study.options import _check_nodes
 from farandole.study.pointrun import PointRunner, command_words, marks_of
 from farandole.study.points import Point, expand
-from farandole.study.running import write_plan
+from farandole.study.running import run_study, write_plan
 from farandole.study.scalars import export
 from farandole.study.settings import StudySettings, read_toml
 from farandole.train.command import _values
@@ -125,9 +125,27 @@ def test_hosts_are_filled_one_after_the_other() -> None:
     assert own[3:] == ["launch", "-n", "3", "--hosts", "a:1,b:2,c:1", "--", "python", "train.py"]
 
 
+def test_on_other_hosts_points_are_others() -> None:
+    def of(hosts: str) -> Point:
+        (point,) = study(axes={"ranks": [2]}, settings={"epochs": 4}, hosts=hosts).points()
+        return point
+
+    here, there = of(""), of("a:1,b:1")
+    assert "hosts" not in here.settings and here.key == Point(settings=here.settings).key, "as before there were hosts"
+    assert there.settings == {**here.settings, "nodes": 2, "hosts": "a:1,b:1"}
+    assert there.key == of("a, b").key, "one slot, however it is written"
+    assert len({one.key for one in (here, there, of("a:1,c:1"), of("a:1,b:2"), of("a:2,b:2"))}) == 5
+    own = StudySettings(kind="strong", command="train", axes={"ranks": [2]}, hosts="a:1,b:1").points()[0]
+    assert own.settings == {"ranks": 2, "nodes": 2, "hosts": "a:1,b:1", "command": "train"}
+    varied = StudySettings(kind="strong", command="mpiexec -n {ranks} -hosts {hosts} x", axes={"ranks": [2], "hosts": ["a", "b"]})
+    assert [point.settings["hosts"] for point in varied.points()] == ["a", "b"], "which a program may take itself"
+    assert Estimate().seconds([there]) == Estimate().seconds([here])
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        ({"settings": {"hosts": "a:4"}}, "hosts: not to be given as a setting"),
         ({"hosts": "a:1,b:2"}, "4 ranks, and a:1,b:2 has room for 3"),
         ({"hosts": "a:4", "ranks_per_node": 2}, "leave the other out"),
         ({"hosts": "a:x"}, "whole number from 1"),
@@ -300,6 +318,23 @@ def test_options_go_over_a_study_file(tmp_path: Path) -> None:
     file.write_text("kind = 'lr'\nbenchmark = 'nt3'\nrepeats = 2\n[axes]\nlearning_rate = [0.1]\n")
     found = StudySettings(**read_toml(file, repeats=5, out=None))
     assert (found.repeats, found.axes, found.out) == (5, {"rate": [0.1]}, Path("out/study-my"))
+
+
+def test_results_keep_what_they_were_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study typed again with more points, after a commit."""
+    commits = iter(["a" * 40, "b" * 40])
+    monkeypatch.setattr("farandole.train.record.git_state", lambda: {"commit": next(commits), "changed": False})
+    folder = StudyFolder(tmp_path)
+    for batches in ([1], [1, 2]):
+        asked = StudySettings(kind="batch", command="true {ranks} {batch_size}", axes={"batch_size": batches})
+        assert run_study(asked, folder, command=["study", "batch", f"--batches={batches[-1]}"], power=False) == 0
+    told = [(one["settings"]["batch_size"], one["made_with"]["command"], one["made_with"]["git"]["commit"][0]) for one in folder.results()]
+    assert told == [(1, "farandole study batch --batches=1", "a"), (2, "farandole study batch --batches=2", "b")]
+    assert folder.results()[0]["made_with"]["environment"]["packages"]["farandole"]
+    assert folder.plan()["command"] == "farandole study batch --batches=2"
+    page = (tmp_path / "report.html").read_text()
+    for shown in ('data-text="farandole study batch --batches=1"', 'data-text="farandole study batch --batches=2"', f"{'a' * 40}; {'b' * 40}", "2 commits"):
+        assert shown in page
 
 
 def test_marks() -> None:

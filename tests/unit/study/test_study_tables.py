@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from farandole.errors import DataError, FarandoleError, SettingsError
+from farandole.report.content import content_of
+from farandole.report.reading import read_folder
 from farandole.study.beside import beside
 from farandole.study.cases import Case, cases_of
 from farandole.study.collecting import collect
@@ -251,8 +253,8 @@ def test_figures_of_the_wrong_type_fail_the_point_alone(tmp_path: Path, told: di
     assert found["status"] == "failed" and "expected" in found["reason"]
 
 
-def job_with_sacct(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, joules: int) -> Path:
-    """A job that has ended, and a Slurm that knows its joules; the program to change that."""
+def job_with_sacct(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, joules: int, plugin: str = "") -> Path:
+    """A job that has ended, and a Slurm that knows its joules and perhaps from where; the program to change that."""
     tmp_path = folder.path
     made = result(2, 5.0, run="points/x", started="2026", wall_s=10.0, reasons={}, job={"system": "slurm", "id": "7"})
     plan = {"kind": "strong", "title": "t", "benchmark": "nt3", "preset": None, "fixed": {}}
@@ -263,17 +265,44 @@ def job_with_sacct(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, joules:
     sacct.parent.mkdir()
     sacct.write_text(f"#!/bin/sh\necho $@ | grep -q -- --jobs=7 && echo {joules}\n")
     sacct.chmod(0o755)
+    scontrol = sacct.with_name("scontrol")
+    scontrol.write_text(f"#!/bin/sh\ntest '{plugin}' && echo 'AcctGatherEnergyType    = {plugin}'\n")
+    scontrol.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sacct.parent}:{os.environ['PATH']}")
     return sacct
 
 
 def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = StudyFolder(tmp_path)
-    job_with_sacct(folder, monkeypatch, 640)
+    job_with_sacct(folder, monkeypatch, 640, "acct_gather_energy/ipmi")
     assert (collect(folder), collect(folder, ask_again=True)) == (1, 0)
     (found,) = folder.results()
     assert [found["figures"][name] for name in ("energy_j", "power_w", "edp_js")] == [640.0, 64.0, 6400.0]
     assert found["figures"]["power_provenance"] == "measured-node" and found["marks"] == ["energy from sacct"]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "known", "told", "chip"),
+    [
+        ("acct_gather_energy/pm_counters", "measured-node", "power of whole nodes, measured", "measured, whole nodes"),
+        ("acct_gather_energy/rapl", "measured-component", "power of the parts of nodes that have meters, measured", "measured, parts of nodes"),
+        ("acct_gather_energy/gpu,acct_gather_energy/rapl", "measured-component", "power of the parts of nodes", "measured, parts of nodes"),
+        ("acct_gather_energy/new", "measured-component", "energy of whole nodes or of parts, not known which: 2 ranks", "measured, not known what"),
+        ("", "measured-component", "energy of whole nodes or of parts, not known which: 2 ranks", "measured, not known what"),
+    ],
+)  # fmt: skip
+def test_joules_of_slurm_s_are_of_what_its_plugin_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plugin: str, known: str, told: str, chip: str
+) -> None:
+    folder = StudyFolder(tmp_path)
+    job_with_sacct(folder, monkeypatch, 640, plugin)
+    assert collect(folder) == 1
+    (found,) = folder.results()
+    assert found["figures"]["power_provenance"] == known and (plugin.split(",")[0] or "does not say") in found["energy_source"]
+    shown = table_of(folder, "text")
+    assert told in shown and shown.count("parts") == told.count("parts")
+    trust = {item.name: item.value for item in content_of(read_folder(tmp_path), None).trust}
+    assert trust["power"] == chip
 
 
 def test_joules_that_slurm_adds_up_later_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,6 +398,30 @@ def test_ours_beside_a_paper_s(tmp_path: Path) -> None:
     assert "- ours: `farandole study x`" in told
     with pytest.raises(SettingsError, match="unknown figure speed"):
         beside(tmp_path, "theta-2018-table4", ["speed"])
+
+
+def test_ranks_that_are_nearly_as_many_meet_and_say_so(tmp_path: Path) -> None:
+    """The paper divides 400 epochs, ours 384: none of their ranks are ours."""
+    made = [
+        result(1, 1.0, settings={"emulate_ranks": n, "lr_scaling": rule, "seed": 1}, figures={"test_accuracy": 0.9})
+        for n in (1, 24, 48, 52, 384)
+        for rule in ("linear", "none")
+    ]
+    a_study(tmp_path, made)
+    told = beside(tmp_path, "theta-2018-table4", ["test_accuracy"]).splitlines()
+    rows = [line for line in told if "| linear |" in line]
+    assert rows == [
+        "| 1 | linear | - | 0.9 |", "| 24 beside 25 | linear | 0.9821 | 0.9 |", "| 48 | linear | - | 0.9 |",
+        "| 52 beside 50 | linear | 0.9786 | 0.9 |", "| 100 | linear | 0.4857 | - |", "| 200 | linear | 0.5143 | - |",
+        "| 384 beside 400 | linear | 0.5143 | 0.9 |",
+    ]  # fmt: skip
+    assert [line for line in told if line.startswith("- N beside M: N ranks of ours, M of theirs")]
+
+
+def test_where_nothing_meets_both_sides_ranks_are_told(tmp_path: Path) -> None:
+    a_study(tmp_path, [result(n, 1.0, settings={"lr_scaling": "linear"}, figures={"test_accuracy": 0.9}) for n in (1, 2)])
+    told = beside(tmp_path, "theta-2018-table4", ["test_accuracy"])
+    assert "no case of ours meets one of theirs by ranks (within 10%), lr_scaling: ours have 1, 2 ranks, theirs 25, 50, 100, 200, 400" in told
 
 
 def test_cases_meet_though_theirs_differ_in_what_ours_never_had(tmp_path: Path) -> None:

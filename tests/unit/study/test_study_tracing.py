@@ -1,6 +1,7 @@
 """What a point's timeline adds to its figures: timelines whose truth is known."""
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,13 @@ from typing import Any
 import pytest
 
 from farandole.observe import timeline
+from farandole.observe.analysis import analyse
 from farandole.study.figures import Figures, add_trace, figures_of_command, figures_of_run
+from farandole.study.folder import StudyFolder
+from farandole.study.pointrun import PointRunner
+from farandole.study.points import Point
 from farandole.study.tracing import TRACED, trace_figures
+from powertree import Machine
 
 MS = 1_000_000
 Spans = list[tuple[Any, ...]]
@@ -72,6 +78,33 @@ def test_phases_of_the_timeline_where_power_has_told_none(tmp_path: Path) -> Non
     add_trace(found, tmp_path)
     assert found.values["load_s"] == pytest.approx(0.2) and found.values["train_s"] == 0.5
     assert found.values["epoch_s"] is None, "marked regions of other names are no figures"
+
+
+def test_power_is_sampled_once_and_is_on_the_timeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the study, not by the ranks as well."""
+    Machine(tmp_path / "bare").proc()
+    monkeypatch.setenv("FARANDOLE_POWER_ROOT", str(tmp_path / "bare"))
+    (tmp_path / "train.py").write_text(PROGRAM)
+    point = Point(settings={"command": f"{sys.executable} {tmp_path / 'train.py'} {{ranks}}", "ranks": 1, "nodes": 1})
+    found = PointRunner(folder=StudyFolder(tmp_path), kind="strong").run(point)
+    assert found["status"] == "ok", found["reason"]
+    assert found["figures"]["loss"] == 0, "threads that sample in the program"
+    run = tmp_path / found["run"]
+    (node,) = analyse(run / "timeline.json")["power"]
+    whole = json.loads((run / "power.json").read_text())["whole"]["total"]
+    assert node["provenance"] == whole["provenance"] == "modelled" and node["source"] == whole["source"]
+
+
+PROGRAM = """
+import json, os, threading, time
+from farandole.observe import timeline
+
+timeline.start(os.environ["FARANDOLE_TIMELINE"], rank=0, size=1, host="n")
+timeline.span("training", "FORWARD", time.monotonic_ns(), time.monotonic_ns() + 1)
+threads = sum("power" in thread.name for thread in threading.enumerate())
+timeline.stop()
+json.dump({"loss": threads}, open(os.environ["FARANDOLE_FIGURES"], "w"))
+"""
 
 
 def test_a_run_without_a_timeline(tmp_path: Path) -> None:

@@ -1,20 +1,27 @@
 """Power on the timeline: while one is recorded, the first rank of each node samples, and leaves curves in the end.
 
-`timeline.POWER_VARIABLE` asks for it; `farandole launch --timeline FILE --power` sets it.
+`timeline.POWER_VARIABLE` asks for it; `farandole launch --timeline FILE --power` sets it. Where somebody else samples around the
+ranks of a node, as a study does, `draw` adds the same curves to their merged timeline.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
 
+from farandole.observe.chrome import EventText, arguments
 from farandole.observe.power.meters import PARTS, Part, Provenance
 from farandole.observe.power.phases import PhaseEnergy, measure, power_over_time
 from farandole.observe.power.recording import Recording
 
-__all__ = ["POWER", "begin", "curves", "described", "end"]
+__all__ = ["POWER", "begin", "curves", "described", "draw", "end"]
 
 POWER = "power"
 _MOST_POINTS = 2_000  # of a curve: more than a screen has
+_CLOSING = b"\n]\n"
 
 Counter = Callable[[str, int, Mapping[str, float]], None]
 Instant = Callable[[str, str, int, Mapping[str, object]], None]
@@ -38,6 +45,35 @@ def end(start_ns: int, end_ns: int, counter: Counter, instant: Instant) -> None:
     instant(POWER, "POWER", start_ns, described(found, start_ns, end_ns))
     for name, at_ns, watts in curves(found, start_ns, end_ns):
         counter(name, at_ns, watts)
+
+
+def draw(path: Path, recording: Recording, end_ns: int) -> bool:
+    """Add what was sampled on this machine to a merged timeline of its ranks, until `end_ns`; False where that is not whole."""
+    with path.open("rb+") as file:
+        opening = _opening(file)
+        if not opening.get("ranks"):
+            return False
+        file.seek(-len(_CLOSING), os.SEEK_END)
+        if file.read() != _CLOSING:
+            return False
+        rank, start_ns = opening["ranks"][0], opening["start_monotonic_ns"]
+        text = EventText(pid=rank, origin_ns=start_ns)
+        told = arguments(described(recording, start_ns, end_ns))
+        events = [f',\n{{"ts":0.000,"ph":"i","s":"p","pid":{rank},"tid":0,"name":"POWER","args":{told}}}']
+        events += [text.counter(name, at_ns, watts) for name, at_ns, watts in curves(recording, start_ns, end_ns)]
+        file.seek(-len(_CLOSING), os.SEEK_END)
+        file.write("".join(events).encode("ascii") + _CLOSING)
+    return True
+
+
+def _opening(file: BinaryIO) -> dict[str, Any]:
+    """What the second line of a merged timeline says of it."""
+    try:
+        file.readline()
+        found: dict[str, Any] = json.loads(file.readline().rstrip(b",\n"))["args"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return found
 
 
 def curves(recording: Recording, start_ns: int, end_ns: int) -> Iterator[tuple[str, int, dict[str, float]]]:
