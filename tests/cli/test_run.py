@@ -46,15 +46,16 @@ def test_what_is_shown(finished: tuple[Path, subprocess.CompletedProcess[str]]) 
     folder, run = finished
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
-    assert lines[0].startswith("nt3 (demo) on 2 ranks, Keras on torch: 518 parameters")
-    assert lines[3].startswith("note: 2 epochs a rank")
+    assert lines[0].startswith("nt3 (demo) needs about 0 MiB a rank for its data and 0 MiB to train on it; ")
+    assert lines[1].startswith("nt3 (demo) on 2 ranks, Keras on torch: 518 parameters")
+    assert lines[4].startswith("note: 2 epochs a rank")
     assert [line.split()[1] for line in lines if line.startswith("epoch ")] == ["1/2", "2/2"]
     for phase in ("load", "preprocess", "broadcast", "train", "evaluate", "total"):
         assert any(line.startswith(f"{phase} ") for line in lines), phase
     assert any(line.split() == ["model", str(folder.relative_to(folder.parent) / "model.keras")] for line in lines)
     assert lines[-1].split() == ["page", str(folder.relative_to(folder.parent) / "report.html")]
     assert "2 ranks trained for 2 epochs in " in (folder / "report.html").read_text()
-    assert (folder / "log.txt").read_text() == "".join(f"{line}\n" for line in lines[:6])
+    assert (folder / "log.txt").read_text() == "".join(f"{line}\n" for line in lines[:7])
 
 
 def test_what_is_kept(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:

@@ -22,7 +22,6 @@ from farandole.benchmarks.samples import TrainingData
 from farandole.data.candle.tables import reading_with
 from farandole.errors import FarandoleError, MismatchError, SettingsError, TrainingError
 from farandole.observe.phases import PhaseTimes, phase, recorded
-from farandole.optim.scaling import scaled_batch
 from farandole.train.checkpointing import RunCheckpoints
 from farandole.train.plan import Plan, advice, make_plan
 from farandole.train.progress import Teller
@@ -161,36 +160,43 @@ class _Session:
 
     def _loaded(self) -> TrainingData:
         on_rank_0(lambda: make_missing_data(self._settings))
+        self._foresee()
         with phase("preprocess"), reading_with(self._settings.loader):
             return self._known.load(self._settings.data_folder, self._settings.parameters)
+
+    def _foresee(self) -> None:
+        """Say what the run will need before anything is loaded, and refuse what cannot fit. Collective."""
+        from farandole.data.candle.shapes import table_shapes
+        from farandole.train.foresight import foreseen
+
+        settings, share = self._settings, self._share()
+        with phase("build"):
+            roles = self._known.roles(settings.parameters)
+            shapes = on_rank_0(lambda: table_shapes(settings.benchmark, settings.data_folder, roles))
+            found = foreseen(settings, shapes, size=self._size, local_size=self._local_size, share=share)
+        self._teller.needs(settings, found, share)
+
+    def _share(self) -> int:
+        """Of the memory that is free, for each rank. Collective: all ranks must decide alike."""
+        from farandole.comm.collectives import allgather_object
+        from farandole.train.memory import available_bytes
+
+        return int(min(allgather_object(available_bytes() // self._local_size)))
 
     def _build(self, data: TrainingData, plan: Plan) -> Any:
         import keras
 
-        from farandole.comm.collectives import allgather_object
-        from farandole.train.memory import (
-            available_bytes,
-            check_memory,
-            estimated_bytes,
-            largest_batch,
-            weights_within,
-        )
+        from farandole.train.memory import check_training, weights_within
         from farandole.train.optimizer import compile_model
         from farandole.train.seeds import spread_seeds
 
         parameters = self._settings.parameters
         # Keras draws the seeds of layers from here. Its own set_random_seed loads every framework that is installed.
         random.seed(parameters.rng_seed)
-        share = min(allgather_object(available_bytes() // self._local_size))  # all ranks must decide alike
+        share = self._share()
         with weights_within(share):
             model = self._known.build(parameters, data)
-        self._estimated_bytes = estimated_bytes(model, parameters.optimizer, plan)
-
-        def needed(batch_size: int) -> int:
-            batch = scaled_batch(batch_size, plan.ranks, self._settings.batch_scaling)
-            return estimated_bytes(model, parameters.optimizer, plan, batch)
-
-        check_memory(self._estimated_bytes, share, lambda: largest_batch(share, needed, parameters.batch_size))
+        self._estimated_bytes = check_training(model, self._settings, plan, share)
         spread_seeds(model, self._rank, self._size)
         try:
             loss = keras.losses.get(self._known.loss(parameters))
