@@ -171,6 +171,7 @@ def test_a_killed_run_ends_with_the_same_weights(
     assert record["weights"] == undisturbed["weights"]
     assert [without_times(epoch) for epoch in record["epochs"]] == [without_times(e) for e in undisturbed["epochs"]]
     assert record["checkpoints"]["starts"] == 2
+    assert record["communication"]["bytes"] == undisturbed["communication"]["bytes"], "of both parts"
     assert record["checkpoints"]["resumed_from"].endswith("00000002-step-6")
     listed = farandole("checkpoint", "ls", "here/checkpoints", "--json", cwd=tmp_path)
     joules = [row["energy_j"] for row in json.loads(listed.stdout)]

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import random
-import resource
 import socket
 import sys
 import time
@@ -22,7 +21,7 @@ from farandole.benchmarks.samples import TrainingData
 from farandole.data.candle.tables import reading_with
 from farandole.errors import FarandoleError, MismatchError, SettingsError, TrainingError
 from farandole.observe.phases import PhaseTimes, phase, recorded
-from farandole.train.checkpointing import RunCheckpoints
+from farandole.train.checkpointing import RunCheckpoints, Spent
 from farandole.train.plan import Plan, advice, make_plan
 from farandole.train.progress import Teller
 from farandole.train.settings import RunSettings
@@ -44,9 +43,7 @@ class RankFigures:
     phases_s: dict[str, float]
     total_s: float
     epoch_s: list[float]
-    training_s: list[float]
-    """Of each epoch, without validation and test."""
-    batch_s: list[float]
+    step_s: list[float]
     communication: dict[str, float]
     peak_memory_bytes: int
 
@@ -232,20 +229,20 @@ class _Session:
         )
         validation = self._shares(data.validation, plan, parameters.val_steps)
         epochs = Epochs(
-            batches, validation, self._test_shares(data, plan), lambda record: self._teller.epoch(plan, record)
+            plan, batches, validation, self._test_shares(data, plan), lambda record: self._teller.epoch(plan, record)
         )
         watch = self._watch = StopWhenNotFinite(plan)
         callbacks: list[Any] = [epochs, watch]
         if parameters.reduce_lr:
             callbacks.append(keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, patience=10, min_delta=1e-4))
         knowing, first = callbacks[2:], 0
+        self._spent = Spent(self._times, self._began, model.optimizer.communication_statistics)
         if self._settings.warmup_epochs:
             callbacks.append(WarmUp(plan, self._settings.warmup_epochs, self._settings.lr_scaling))
         if self._settings.checkpoint_folder is not None:
             checkpoints = self._checkpoints = RunCheckpoints(
-                self._settings, model, plan, epochs=epochs, knowing=knowing, times=self._times, began=self._began,
-                note=self._note,
-            )  # fmt: skip
+                self._settings, model, plan, epochs=epochs, knowing=knowing, spent=self._spent, note=self._note
+            )
             first, watch.last_good = checkpoints.restore(), checkpoints.last_good
             callbacks.append(checkpoints.callback)
         self._teller.begin(first)
@@ -312,16 +309,15 @@ class _Session:
     def _result(self, model: Any, plan: Plan, epochs: Any, test: dict[str, float], digest: str) -> Result:
         from farandole.comm.collectives import allgather_object
 
-        checkpoints = self._checkpoints
+        checkpoints, spent = self._checkpoints, self._spent
         mine = RankFigures(
             host=socket.gethostname(),
             phases_s=dict(self._times.seconds),
-            total_s=time.perf_counter() - self._began if checkpoints is None else checkpoints.spent.total_s(),
+            total_s=spent.total_s(),
             epoch_s=[record.seconds for record in epochs.records],
-            training_s=[record.training_s for record in epochs.records],
-            batch_s=epochs.batch_s,
-            communication=model.optimizer.communication_statistics(),
-            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            step_s=epochs.step_s,
+            communication=spent.communication(),
+            peak_memory_bytes=spent.peak_memory_bytes(),
         )
         return Result(
             plan=plan,

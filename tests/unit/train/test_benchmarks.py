@@ -26,9 +26,11 @@ from farandole.benchmarks.metrics import R2, Correlation, SignAccuracy
 from farandole.benchmarks.parameters import ACTIVATIONS
 from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.errors import SettingsError
+from dataclasses import replace
+from types import SimpleNamespace
 from farandole.data.make import make
 from farandole.train import callbacks, memory
-from farandole.train.callbacks import Timeout, WarmUp
+from farandole.train.callbacks import Epochs, Timeout, WarmUp
 from farandole.train.foresight import foreseen
 from farandole.train.running import run_here
 from farandole.train.settings import RunSettings
@@ -176,6 +178,23 @@ memory.available_bytes = lambda: 2**18
 with tempfile.TemporaryDirectory() as place:
     make("nt3", place, rows=40, features=2000, threads=1)
     found["nothing loaded"] = [refused(lambda: run_here(RunSettings.from_flat({"benchmark": "nt3", "data_dir": place}))), os.listdir(place)]
+
+def epochs(passes, batches):
+    done = Epochs(replace(plan, passes=passes), SimpleNamespace(), None, None, None)
+    done.on_epoch_begin(0)
+    for batch in batches:
+        done.on_train_batch_end(batch)
+    return done
+
+first, second = epochs(2, range(5)), epochs(1, range(3))
+first_s = list(first.step_s)
+second.load_state_dict(first.state_dict())
+first.passing = lambda: True
+first.on_epoch_begin(0)
+first.on_train_batch_end(0)
+first.passing = lambda: False
+first.on_train_batch_end(1)
+found["steps"] = [len(first_s), first.step_s == first_s, second.step_s == first_s]
 print(json.dumps(found))
 """
 
@@ -263,6 +282,10 @@ def test_what_a_run_needs_is_known_before_it_loads(found: dict[str, Any]) -> Non
 def test_what_cannot_fit_is_refused_before_it_is_loaded(found: dict[str, Any]) -> None:
     refusal, files = found["nothing loaded"]
     assert refusal.startswith("nt_train2.csv cannot be read") and ".farandole-cache" not in files
+
+
+def test_steps_of_all_parts_of_a_run_are_timed(found: dict[str, Any]) -> None:
+    assert found["steps"] == [2, True, True], "of two batches each; not one that a part before has begun"
 
 
 @pytest.mark.parametrize("model", ["nt3", "p1b1", "p1b3"])
