@@ -164,7 +164,7 @@ def test_a_killed_run_ends_with_the_same_weights(
     (tmp_path / "sitecustomize.py").write_text(DIES)
     options = ["--data-dir", str(data), "--warmup-epochs", "1", "--output-dir", "here", *SMALL]
     often = ["-n", "2", "--epochs", "4", "--checkpoint-every", "3steps", "--restarts", "1", "--power"]
-    run = farandole("run", "nt3", *options, *often, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    run = farandole("run", "nt3", *options, *often, cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"})
     assert run.returncode == 0, run.stderr
     assert "starting again (1 of 1 restarts)" in run.stderr
     undisturbed, record = (json.loads((path / "run.json").read_text()) for path in (finished[0], tmp_path / "here"))
