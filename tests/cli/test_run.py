@@ -46,15 +46,16 @@ def test_what_is_shown(finished: tuple[Path, subprocess.CompletedProcess[str]]) 
     folder, run = finished
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
-    assert lines[0].startswith("nt3 (demo) on 2 ranks, Keras on torch: 518 parameters")
-    assert lines[3].startswith("note: 2 epochs a rank")
+    assert lines[0].startswith("nt3 (demo) needs about 0 MiB a rank for its data and 0 MiB to train on it; ")
+    assert lines[1].startswith("nt3 (demo) on 2 ranks, Keras on torch: 518 parameters")
+    assert lines[4].startswith("note: 2 epochs a rank")
     assert [line.split()[1] for line in lines if line.startswith("epoch ")] == ["1/2", "2/2"]
     for phase in ("load", "preprocess", "broadcast", "train", "evaluate", "total"):
         assert any(line.startswith(f"{phase} ") for line in lines), phase
     assert any(line.split() == ["model", str(folder.relative_to(folder.parent) / "model.keras")] for line in lines)
     assert lines[-1].split() == ["page", str(folder.relative_to(folder.parent) / "report.html")]
     assert "2 ranks trained for 2 epochs in " in (folder / "report.html").read_text()
-    assert (folder / "log.txt").read_text() == "".join(f"{line}\n" for line in lines[:6])
+    assert (folder / "log.txt").read_text() == "".join(f"{line}\n" for line in lines[:7])
 
 
 def test_what_is_kept(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -163,13 +164,14 @@ def test_a_killed_run_ends_with_the_same_weights(
     (tmp_path / "sitecustomize.py").write_text(DIES)
     options = ["--data-dir", str(data), "--warmup-epochs", "1", "--output-dir", "here", *SMALL]
     often = ["-n", "2", "--epochs", "4", "--checkpoint-every", "3steps", "--restarts", "1", "--power"]
-    run = farandole("run", "nt3", *options, *often, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    run = farandole("run", "nt3", *options, *often, cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"})
     assert run.returncode == 0, run.stderr
     assert "starting again (1 of 1 restarts)" in run.stderr
     undisturbed, record = (json.loads((path / "run.json").read_text()) for path in (finished[0], tmp_path / "here"))
     assert record["weights"] == undisturbed["weights"]
     assert [without_times(epoch) for epoch in record["epochs"]] == [without_times(e) for e in undisturbed["epochs"]]
     assert record["checkpoints"]["starts"] == 2
+    assert record["communication"]["bytes"] == undisturbed["communication"]["bytes"], "of both parts"
     assert record["checkpoints"]["resumed_from"].endswith("00000002-step-6")
     listed = farandole("checkpoint", "ls", "here/checkpoints", "--json", cwd=tmp_path)
     joules = [row["energy_j"] for row in json.loads(listed.stdout)]

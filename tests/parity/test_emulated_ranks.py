@@ -22,10 +22,17 @@ VAE = {
     "benchmark": "p1b1", "model": "vae", "dense": [12, 8], "activation": "tanh", "epochs": 2, "batch_size": 7,
     "parallel": "steps",
 }  # fmt: skip
+P1B2 = {"benchmark": "p1b2", "dense": [12, 8], "epochs": 12, "batch_size": 8, "dropout": 0.25, "learning_rate": 0.01}
+# Ranks' last batches are not alike: 3 do not divide the samples, nor does the batch.
+P1B3 = {
+    "benchmark": "p1b3", "dense": [12, 8], "activation": "tanh", "epochs": 2, "batch_size": 30, "dropout": 0.25,
+    "learning_rate": 0.05,
+}  # fmt: skip
+SIZES = {"nt3": (50, 60), "p1b1": (50, 20), "p1b2": (30, 160), "p1b3": (2000, 20)}
+"""Rows and features of each benchmark's files."""
 
-
-# JAX compiles for longer than it trains: one of the two is enough.
-WORKLOADS = {"torch": (NT3, VAE), "tensorflow": (NT3, VAE), "jax": (NT3,)}
+# JAX compiles for longer than it trains: one of them is enough.
+WORKLOADS = {"torch": (NT3, VAE, P1B2, P1B3), "tensorflow": (NT3, VAE, P1B2, P1B3), "jax": (NT3,)}
 
 
 def train(hvd: Any, folder: str, framework: str, as_many: list[int]) -> dict[str, Any]:
@@ -41,6 +48,20 @@ def train(hvd: Any, folder: str, framework: str, as_many: list[int]) -> dict[str
     return {name: outcome(hvd, folder, framework, given) for name, given in wanted.items()}
 
 
+def train_together_and_alone(hvd: Any, folder: str) -> dict[str, Any]:
+    """Two ranks train both; then each trains one of them, as two."""
+    from mpi4py import MPI
+
+    both, rank = (P1B2, P1B3), hvd.rank()
+    found = {given["benchmark"]: outcome(hvd, folder, "torch", given) for given in both}
+    hvd.shutdown()
+    hvd.init(MPI.COMM_SELF)
+    found["alone"] = outcome(hvd, folder, "torch", both[rank] | emulated(hvd, 2))
+    hvd.shutdown()
+    hvd.init()
+    return found
+
+
 def emulated(hvd: Any, ranks: int) -> dict[str, int]:
     return {} if ranks == hvd.size() else {"emulate_ranks": ranks}
 
@@ -53,12 +74,13 @@ def outcome(hvd: Any, folder: str, framework: str, given: dict[str, Any]) -> dic
     from farandole.train.session import run_on_rank
     from farandole.train.settings import RunSettings
 
-    place = {"data_dir": f"{folder}/{given['benchmark']}", "output_dir": folder, "framework": framework}
+    own = f"{folder}/{given['benchmark']}"
+    place = {"data_dir": own, "output_dir": own, "framework": framework}
     result = run_on_rank(RunSettings.from_flat(place | given), Teller(None), began=0.0)
     assert len({rank.host for rank in result.ranks}) == 1 and len(result.ranks) == hvd.size()
     if hvd.rank() != 0:
         return {}
-    model = keras.saving.load_model(f"{folder}/model.keras", compile=False)
+    model = keras.saving.load_model(f"{own}/model.keras", compile=False)
     weights = np.concatenate([array.ravel() for array in model.get_weights()]).tolist()
     return {"weights": weights, "metrics": result.epochs[-1].metrics, "test": result.test}
 
@@ -66,8 +88,8 @@ def outcome(hvd: Any, folder: str, framework: str, given: dict[str, Any]) -> dic
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("data")
-    make("nt3", out / "nt3", rows=50, features=60, threads=1)
-    make("p1b1", out / "p1b1", rows=50, features=20, threads=1)
+    for name, (rows, features) in SIZES.items():
+        make(name, out / name, rows=rows, features=features, threads=1)
     return out
 
 
@@ -83,19 +105,29 @@ def runs(ranks: Any, folder: Path, framework: str, n: int, as_many: list[int]) -
     return found
 
 
+def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
+    return max(abs(a - b) for a, b in zip(one["weights"], other["weights"]))
+
+
+def test_one_rank_as_two(ranks: Any, folder: Path) -> None:
+    env = {**ENV, "KERAS_BACKEND": "torch"}
+    first, second = ranks(2, train_together_and_alone, str(folder), door="keras", env=env, timeout=120)
+    same(first["p1b2"], first["alone"])
+    same(first["p1b3"], second["alone"])
+
+
 @pytest.mark.soak
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_on_torch(ranks: Any, folder: Path) -> None:
     emulated = runs(ranks, folder, "torch", 1, [2, 3, 4])
     two = runs(ranks, folder, "torch", 2, [2, 4])
     real = {2: two, 3: runs(ranks, folder, "torch", 3, [3]), 4: runs(ranks, folder, "torch", 4, [4])}
-    for name in ("nt3", "p1b1"):
+    for name in SIZES:
         for count in (2, 3, 4):
             same(real[count][f"{name} as {count}"], emulated[f"{name} as {count}"])
         same(real[4][f"{name} as 4"], two[f"{name} as 4"])
-    copy = emulated["a copy"]["weights"]
-    apart = max(abs(a - b) for a, b in zip(two["nt3 as 2"]["weights"], copy))
-    assert apart > 100 * TOLERANCE, "two ranks are two copies of one"
+        assert apart(real[2][f"{name} as 2"], emulated[f"{name} as 3"]) > 100 * TOLERANCE, "any number of ranks trains these"
+    assert apart(two["nt3 as 2"], emulated["a copy"]) > 100 * TOLERANCE, "two ranks are two copies of one"
 
 
 @pytest.mark.soak

@@ -10,7 +10,16 @@ from typing import Any
 from farandole.benchmarks.parameters import Parameters
 from farandole.benchmarks.samples import TrainingData
 
-__all__ = ["Benchmark"]
+__all__ = ["Benchmark", "Shapes"]
+
+Shapes = Mapping[str, tuple[int, int]]
+"""Rows and features of each file, by its role."""
+
+
+def _expected(parameters: Parameters, shapes: Shapes) -> tuple[int, int]:
+    """Of files that have the same features to train and to test on."""
+    features = parameters.feature_subsample or shapes["train"][1]
+    return features, 4 * features * sum(rows for rows, _ in shapes.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +37,8 @@ class Benchmark:
     """From the files in a folder. Collective where farandole runs on several ranks."""
     roles: Callable[[Any], Collection[str] | None] = lambda parameters: None
     """Which of its files it reads; None: all."""
+    expected: Callable[[Any, Shapes], tuple[int, int]] = _expected
+    """Features and `nbytes` of what `load` will give, from what is known of the files before they are read."""
     build: Callable[[Any, TrainingData], Any]
     """The Keras model, not compiled."""
     loss: Callable[[Any], str]

@@ -16,7 +16,7 @@ from typing import Any
 
 from farandole.benchmarks.benchmark import Benchmark
 from farandole.benchmarks.parameters import ACTIVATIONS, Parameters, option
-from farandole.benchmarks.samples import ArraySamples, TrainingData, drawn_columns
+from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.errors import SettingsError
 
 __all__ = ["BENCHMARK", "NT3"]
@@ -60,9 +60,13 @@ class NT3(Parameters):
 def load(folder: Path, parameters: NT3) -> TrainingData:
     from farandole.data.candle.nt3 import load as load_files
 
-    data = load_files(folder, scaling=parameters.scaling)
-    genes = drawn_columns(parameters.feature_subsample, data.train.x.shape[1], parameters.rng_seed)
-    train, test = (ArraySamples((part.x[:, genes],), part.y) for part in (data.train, data.test))
+    data = load_files(
+        folder,
+        scaling=parameters.scaling,
+        feature_subsample=parameters.feature_subsample,
+        feature_seed=parameters.rng_seed,
+    )
+    train, test = (ArraySamples((part.x,), part.y) for part in (data.train, data.test))
     return TrainingData(
         train=train,
         validation=test,

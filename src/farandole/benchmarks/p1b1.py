@@ -15,7 +15,7 @@ from typing import Any
 
 from farandole.benchmarks.benchmark import Benchmark
 from farandole.benchmarks.parameters import ACTIVATIONS, OPTIMIZERS, Parameters, option
-from farandole.benchmarks.samples import ArraySamples, TrainingData, drawn_columns
+from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.errors import SettingsError
 
 __all__ = ["BENCHMARK", "P1B1"]
@@ -56,12 +56,16 @@ class P1B1(Parameters):
 def load(folder: Path, parameters: P1B1) -> TrainingData:
     from farandole.data.candle.p1b1 import load as load_files
 
-    data = load_files(folder, scaling=parameters.scaling, validation=parameters.val_split)
-    genes = drawn_columns(parameters.feature_subsample, data.train.x.shape[1], parameters.rng_seed)
+    data = load_files(
+        folder,
+        scaling=parameters.scaling,
+        validation=parameters.val_split,
+        feature_subsample=parameters.feature_subsample,
+        feature_seed=parameters.rng_seed,
+    )
 
     def samples(part: Any) -> ArraySamples:
-        x = part.x[:, genes]
-        return ArraySamples((x, part.y) if parameters.model == "cvae" else (x,), None)
+        return ArraySamples((part.x, part.y) if parameters.model == "cvae" else (part.x,), None)
 
     train, validation, test = samples(data.train), samples(data.validation), samples(data.test)
     return TrainingData(

@@ -13,7 +13,7 @@ from typing import Any
 
 from farandole.benchmarks.benchmark import Benchmark
 from farandole.benchmarks.parameters import ACTIVATIONS, OPTIMIZERS, Parameters, option
-from farandole.benchmarks.samples import ArraySamples, TrainingData, drawn_columns
+from farandole.benchmarks.samples import ArraySamples, TrainingData
 
 __all__ = ["BENCHMARK", "P1B2"]
 
@@ -38,10 +38,15 @@ class P1B2(Parameters):
 def load(folder: Path, parameters: P1B2) -> TrainingData:
     from farandole.data.candle.p1b2 import load as load_files
 
-    data = load_files(folder, scaling=parameters.scaling, validation=parameters.val_split)
-    snps = drawn_columns(parameters.feature_subsample, data.train.x.shape[1], parameters.rng_seed)
+    data = load_files(
+        folder,
+        scaling=parameters.scaling,
+        validation=parameters.val_split,
+        feature_subsample=parameters.feature_subsample,
+        feature_seed=parameters.rng_seed,
+    )
     train, validation, test = (
-        ArraySamples((part.x[:, snps],), part.y) for part in (data.train, data.validation, data.test)
+        ArraySamples((part.x,), part.y) for part in (data.train, data.validation, data.test)
     )
     return TrainingData(
         train=train,

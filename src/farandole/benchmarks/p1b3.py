@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farandole.benchmarks.benchmark import Benchmark
+from farandole.benchmarks.benchmark import Benchmark, Shapes
 from farandole.benchmarks.nt3 import check_fits
 from farandole.benchmarks.parameters import Parameters, option
 from farandole.benchmarks.samples import Rows, TrainingData
@@ -112,6 +112,12 @@ def roles(parameters: P1B3) -> list[str]:
     return roles_of(_of_files(parameters))
 
 
+def expected(parameters: P1B3, shapes: Shapes) -> tuple[int, int]:
+    from farandole.data.candle.p1b3 import expected as expected_of
+
+    return expected_of(_of_files(parameters), shapes)
+
+
 def load(folder: Path, parameters: P1B3) -> TrainingData:
     from farandole.data.candle.p1b3 import load as load_files
 
@@ -183,6 +189,7 @@ BENCHMARK = Benchmark(
     gives_way={"dense": "conv"},
     load=load,
     roles=roles,
+    expected=expected,
     build=build,
     loss=lambda parameters: str(parameters.loss),
     metrics=metrics,

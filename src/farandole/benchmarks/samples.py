@@ -9,9 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from farandole.errors import SettingsError
-
-__all__ = ["ArraySamples", "Rows", "Samples", "TrainingData", "drawn_columns"]
+__all__ = ["ArraySamples", "Rows", "Samples", "TrainingData"]
 
 Rows = NDArray[np.intp]
 Array = NDArray[np.float32]
@@ -54,14 +52,3 @@ class TrainingData:
     classes: tuple[str, ...] = ()
     nbytes: int
     """Memory of all of it, of each rank: what those of a node have read together becomes its own where it is scaled."""
-
-
-def drawn_columns(wanted: int, there: int, seed: int) -> slice | NDArray[np.intp]:
-    """Columns to keep: all of them for 0, or `wanted` drawn at random, in their order."""
-    if wanted > there:
-        raise SettingsError(
-            f"feature_subsample={wanted}: the files have {there} features. Use {there} or fewer."
-        )
-    if wanted in (0, there):
-        return slice(None)
-    return np.sort(np.random.default_rng(seed).choice(there, wanted, replace=False))

@@ -25,6 +25,7 @@ __all__ = [
     "held_out",
     "one_hot",
     "shuffle",
+    "some_columns",
 ]
 
 # How much of a matrix a shuffle holds twice at any time.
@@ -81,6 +82,17 @@ def shuffle(arrays: Sequence[NDArray[Any]], seed: int) -> None:
         step = max(1, SHUFFLE_BYTES // max(1, columns[:, :1].nbytes))
         for start in range(0, columns.shape[1], step):
             columns[:, start : start + step] = columns[order, start : start + step]
+
+
+def some_columns(arrays: Sequence[NDArray[Any]], wanted: int, seed: int) -> list[NDArray[Any]]:
+    """`wanted` columns of all arrays, the same of each, drawn at random and in their order; all of them for 0."""
+    there = arrays[0].shape[1]
+    if wanted > there:
+        raise SettingsError(f"feature_subsample={wanted}: the files have {there} features. Use {there} or fewer.")
+    if wanted in (0, there):
+        return list(arrays)
+    chosen = np.sort(np.random.default_rng(seed).choice(there, wanted, replace=False))
+    return [np.take(array, chosen, axis=1) for array in arrays]
 
 
 def check_validation(fraction: float) -> None:

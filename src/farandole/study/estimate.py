@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from farandole.study.points import LONG, OWN, Point, usable_cores
+
+if TYPE_CHECKING:
+    from farandole.train.settings import RunSettings
 
 __all__ = ["Estimate"]
 
@@ -61,21 +65,31 @@ def _load_s(settings: Mapping[str, Any]) -> float:
 
 def _share_of_features(settings: Mapping[str, Any]) -> float:
     """Most of the work is in layers whose width follows the features."""
+    from farandole.benchmarks import benchmark
     from farandole.data.candle.files import BENCHMARKS
 
-    chosen = settings.get("feature_subsample") or 0
-    return chosen / BENCHMARKS[settings["benchmark"]].presets[settings["preset"]].features if chosen else 1.0
+    if not settings.get("feature_subsample"):
+        return 1.0
+    files, expected = BENCHMARKS[settings["benchmark"]], benchmark(settings["benchmark"]).expected
+    shapes = {role: (0, files.features(role, files.presets[settings["preset"]])) for role in files.files}
+    parameters = _run_settings(settings).parameters
+    return expected(parameters, shapes)[0] / expected(replace(parameters, feature_subsample=0), shapes)[0]
+
+
+def _run_settings(settings: Mapping[str, Any], **given: Any) -> RunSettings:
+    from farandole.train.settings import RunSettings
+
+    run = {LONG.get(name, name): value for name, value in settings.items() if name not in OWN}
+    return RunSettings.from_flat(run | given)
 
 
 def _samples_a_rank(settings: Mapping[str, Any]) -> float:
     """That go through the model on every rank there is."""
     from farandole.data.candle.files import BENCHMARKS
     from farandole.train.plan import make_plan
-    from farandole.train.settings import RunSettings
 
-    run = {LONG.get(name, name): value for name, value in settings.items() if name not in OWN}
     rows = BENCHMARKS[settings["benchmark"]].presets[settings["preset"]].rows
     # A batch that does not fit will fail at once; here it counts like one that does.
-    run["batch_size"] = min(run["batch_size"], max(1, rows // max(settings["ranks"], settings.get("emulate_ranks") or 1)))
-    plan = make_plan(RunSettings.from_flat(run | {"batch_scaling": "none"}), rows, settings["ranks"])
+    batch = min(settings["batch_size"], max(1, rows // max(settings["ranks"], settings.get("emulate_ranks") or 1)))
+    plan = make_plan(_run_settings(settings, batch_size=batch, batch_scaling="none"), rows, settings["ranks"])
     return float(plan.epochs * plan.steps * plan.local_batch * plan.passes)

@@ -59,6 +59,8 @@ class EpochRecord:
     metrics: dict[str, float]
     """Of training, and, after `val_` and `test_`, of validation and of the test data."""
     test_s: float = 0.0
+    samples: int = 0
+    """Over all ranks it was trained as; 0 where a checkpoint of an older version does not say."""
 
     @property
     def training_s(self) -> float:
@@ -68,11 +70,13 @@ class EpochRecord:
 class Epochs(keras.callbacks.Callback):
     """Draws each epoch's order, validates and tests after it, and keeps a record; the first of all callbacks.
 
-    `test` is None where validation tells the same. The last epoch is not tested: evaluation follows it.
+    `test` is None where validation tells the same. The last epoch is not tested: evaluation follows it. Checkpoints have
+    it all: what it knows is of all parts of a run.
     """
 
     def __init__(
         self,
+        plan: Plan,
         batches: TrainingBatches,
         validation: EvaluationBatches,
         test: EvaluationBatches | None,
@@ -80,12 +84,15 @@ class Epochs(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.records: list[EpochRecord] = []
-        self.batch_s: list[float] = []
+        self.step_s: list[float] = []
         self.passing: Callable[[], bool] = lambda: False
         """Whether a batch is let pass that a part before has trained on."""
         self._passed_s = 0.0
+        self._plan = plan
         self._batches, self._validation, self._test, self._told = batches, validation, test, told
         self._epoch_began = self._batch_began = 0.0
+        self._begun_s: float | None = None
+        """Of the step's batches so far; None where some were trained on by a part before."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._batches.epoch = epoch
@@ -94,8 +101,14 @@ class Epochs(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         now = time.perf_counter()
-        if not self.passing():
-            self.batch_s.append(now - self._batch_began)
+        if not batch % self._plan.passes:
+            self._begun_s = 0.0
+        if self.passing():
+            self._begun_s = None
+        if self._begun_s is not None:
+            self._begun_s += now - self._batch_began
+            if not (batch + 1) % self._plan.passes:
+                self.step_s.append(self._begun_s)
         self._batch_began = now
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -110,7 +123,13 @@ class Epochs(keras.callbacks.Callback):
         rate = float(self.model.optimizer.learning_rate)
         self.records.append(
             EpochRecord(
-                epoch + 1, now - self._epoch_began, validated - began, rate, metrics, test_s=now - validated
+                epoch + 1,
+                now - self._epoch_began,
+                validated - began,
+                rate,
+                metrics,
+                test_s=now - validated,
+                samples=self._plan.samples_per_epoch,
             )
         )
         self._told(self.records[-1])
@@ -119,11 +138,13 @@ class Epochs(keras.callbacks.Callback):
     def state_dict(self) -> Any:
         """For checkpoints."""
         in_epoch_s = time.perf_counter() - self._epoch_began
-        return {"records": [asdict(record) for record in self.records], "in_epoch_s": in_epoch_s}
+        records = [asdict(record) for record in self.records]
+        return {"records": records, "in_epoch_s": in_epoch_s, "step_s": np.array(self.step_s)}
 
     def load_state_dict(self, state: Any) -> None:
         self.records[:] = [EpochRecord(**record) for record in state["records"]]
         self._passed_s = state["in_epoch_s"]
+        self.step_s[:] = [float(seconds) for seconds in state.get("step_s", ())]
 
     def _tested(self, epoch: int, validation: dict[str, float]) -> dict[str, float]:
         if self._test is None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import resource
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,8 +79,7 @@ class RunCheckpoints:
         *,
         epochs: Epochs,
         knowing: list[Any],
-        times: PhaseTimes,
-        began: float,
+        spent: Spent,
         note: Callable[[str], None],
     ) -> None:
         from farandole.keras.checkpoint import Checkpointer
@@ -86,7 +87,6 @@ class RunCheckpoints:
         assert settings.checkpoint_folder is not None
         self._settings, self._model, self._plan, self._note = settings, model, plan, note
         self.folder = settings.checkpoint_folder
-        self.spent = Spent(times, began)
         self._made_by: dict[str, Any] = {"starts": 0}
         self.callback = Checkpointer(
             self.folder,
@@ -94,7 +94,7 @@ class RunCheckpoints:
             callbacks=knowing,
             when=parsed_when(settings.checkpoint_every, plan.passes),
             keep=kept(settings.checkpoint_keep, settings.checkpoint_best),
-            own={"seconds": self.spent},
+            own={"seconds": spent},
             epochs=epochs,
             run=self._made_by,
         )
@@ -159,19 +159,35 @@ class RunCheckpoints:
 
 
 class Spent:
-    """Seconds of a rank over all starts, as far as checkpoints know of them."""
+    """What a rank has taken over all starts, as far as checkpoints know of them: seconds, gradients it has sent, memory."""
 
-    def __init__(self, times: PhaseTimes, began: float) -> None:
-        self._times, self._began = times, began
-        self._before_s = 0.0
+    def __init__(self, times: PhaseTimes, began: float, sent: Callable[[], Mapping[str, float]]) -> None:
+        """`sent`: of gradients, since this start."""
+        self._times, self._began, self._sent = times, began, sent
+        self._before_s, self._sent_before, self._peak_before = 0.0, Counter[str](), 0
 
     def total_s(self) -> float:
         return self._before_s + time.perf_counter() - self._began
 
+    def communication(self) -> dict[str, float]:
+        sent = self._sent()
+        return {name: self._sent_before[name] + sent.get(name, 0) for name in {*self._sent_before, *sent}}
+
+    def peak_memory_bytes(self) -> int:
+        return max(self._peak_before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
     def state_dict(self) -> Any:
-        return {"phases": self._times.so_far(), "total": self.total_s()}
+        return {
+            "phases": self._times.so_far(),
+            "total": self.total_s(),
+            "communication": self.communication(),
+            "peak_memory_bytes": self.peak_memory_bytes(),
+        }
 
     def load_state_dict(self, state: Any) -> None:
         for name, seconds in state["phases"].items():
             self._times.add(name, seconds)
         self._before_s += state["total"]
+        # Checkpoints of an older version have neither.
+        self._sent_before.update(state.get("communication", {}))
+        self._peak_before = max(self._peak_before, state.get("peak_memory_bytes", 0))

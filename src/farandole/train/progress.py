@@ -12,6 +12,7 @@ from farandole.train.settings import RunSettings
 if TYPE_CHECKING:
     from farandole.benchmarks.samples import TrainingData
     from farandole.train.callbacks import EpochRecord
+    from farandole.train.foresight import Needs
 
 __all__ = ["Teller"]
 
@@ -35,6 +36,14 @@ class Teller:
         if self._log is not None:
             with self._log.open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")
+
+    def needs(self, settings: RunSettings, found: Needs, share: int) -> None:
+        """Before anything is loaded."""
+        data, training, free = (f"{nbytes / 2**20:,.0f} MiB" for nbytes in (found.data_bytes, found.training_bytes, share))
+        self.say(
+            f"{settings.benchmark} ({settings.preset}) needs about {data} a rank for its data and {training} to train on it; "
+            f"{free} are free for each"
+        )
 
     def plan(
         self, settings: RunSettings, plan: Plan, data: TrainingData, parameters: int, memory: int

@@ -51,7 +51,7 @@ def make_record(
         "parameters": result.parameters,
         "seconds": _seconds(result),
         "epoch_s": _summary(first.epoch_s),
-        "step_s": _summary(_steps(first.batch_s, plan.passes)),
+        "step_s": _summary(first.step_s),
         "samples_per_s": _samples_per_s(result),
         "epochs": [_epoch(record) for record in result.epochs],
         "metric": benchmark(settings.benchmark).watched,
@@ -91,14 +91,11 @@ def _rounded(values: Sequence[float]) -> list[float]:
     return [round(value, 6) for value in values]
 
 
-def _steps(batch_s: Sequence[float], passes: int) -> list[float]:
-    return [sum(batch_s[start : start + passes]) for start in range(0, len(batch_s), passes)]
-
-
 def _samples_per_s(result: Result) -> float | None:
     """Over all ranks, of training alone; the best epoch, because the first one compiles."""
-    first = result.ranks[0]
-    return round(result.plan.samples_per_epoch / min(first.training_s), 3) if first.training_s else None
+    planned = result.plan.samples_per_epoch
+    speeds = [(record.samples or planned) / record.training_s for record in result.epochs]
+    return round(max(speeds), 3) if speeds else None
 
 
 def _epoch(record: Any) -> dict[str, Any]:

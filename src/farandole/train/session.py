@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import random
-import resource
 import socket
 import sys
 import time
@@ -22,8 +21,7 @@ from farandole.benchmarks.samples import TrainingData
 from farandole.data.candle.tables import reading_with
 from farandole.errors import FarandoleError, MismatchError, SettingsError, TrainingError
 from farandole.observe.phases import PhaseTimes, phase, recorded
-from farandole.optim.scaling import scaled_batch
-from farandole.train.checkpointing import RunCheckpoints
+from farandole.train.checkpointing import RunCheckpoints, Spent
 from farandole.train.plan import Plan, advice, make_plan
 from farandole.train.progress import Teller
 from farandole.train.settings import RunSettings
@@ -45,9 +43,7 @@ class RankFigures:
     phases_s: dict[str, float]
     total_s: float
     epoch_s: list[float]
-    training_s: list[float]
-    """Of each epoch, without validation and test."""
-    batch_s: list[float]
+    step_s: list[float]
     communication: dict[str, float]
     peak_memory_bytes: int
 
@@ -161,36 +157,43 @@ class _Session:
 
     def _loaded(self) -> TrainingData:
         on_rank_0(lambda: make_missing_data(self._settings))
+        self._foresee()
         with phase("preprocess"), reading_with(self._settings.loader):
             return self._known.load(self._settings.data_folder, self._settings.parameters)
+
+    def _foresee(self) -> None:
+        """Say what the run will need before anything is loaded, and refuse what cannot fit. Collective."""
+        from farandole.data.candle.shapes import table_shapes
+        from farandole.train.foresight import foreseen
+
+        settings, share = self._settings, self._share()
+        with phase("build"):
+            roles = self._known.roles(settings.parameters)
+            shapes = on_rank_0(lambda: table_shapes(settings.benchmark, settings.data_folder, roles))
+            found = foreseen(settings, shapes, size=self._size, local_size=self._local_size, share=share)
+        self._teller.needs(settings, found, share)
+
+    def _share(self) -> int:
+        """Of the memory that is free, for each rank. Collective: all ranks must decide alike."""
+        from farandole.comm.collectives import allgather_object
+        from farandole.train.memory import available_bytes
+
+        return int(min(allgather_object(available_bytes() // self._local_size)))
 
     def _build(self, data: TrainingData, plan: Plan) -> Any:
         import keras
 
-        from farandole.comm.collectives import allgather_object
-        from farandole.train.memory import (
-            available_bytes,
-            check_memory,
-            estimated_bytes,
-            largest_batch,
-            weights_within,
-        )
+        from farandole.train.memory import check_training, weights_within
         from farandole.train.optimizer import compile_model
         from farandole.train.seeds import spread_seeds
 
         parameters = self._settings.parameters
         # Keras draws the seeds of layers from here. Its own set_random_seed loads every framework that is installed.
         random.seed(parameters.rng_seed)
-        share = min(allgather_object(available_bytes() // self._local_size))  # all ranks must decide alike
+        share = self._share()
         with weights_within(share):
             model = self._known.build(parameters, data)
-        self._estimated_bytes = estimated_bytes(model, parameters.optimizer, plan)
-
-        def needed(batch_size: int) -> int:
-            batch = scaled_batch(batch_size, plan.ranks, self._settings.batch_scaling)
-            return estimated_bytes(model, parameters.optimizer, plan, batch)
-
-        check_memory(self._estimated_bytes, share, lambda: largest_batch(share, needed, parameters.batch_size))
+        self._estimated_bytes = check_training(model, self._settings, plan, share)
         spread_seeds(model, self._rank, self._size)
         try:
             loss = keras.losses.get(self._known.loss(parameters))
@@ -226,20 +229,20 @@ class _Session:
         )
         validation = self._shares(data.validation, plan, parameters.val_steps)
         epochs = Epochs(
-            batches, validation, self._test_shares(data, plan), lambda record: self._teller.epoch(plan, record)
+            plan, batches, validation, self._test_shares(data, plan), lambda record: self._teller.epoch(plan, record)
         )
         watch = self._watch = StopWhenNotFinite(plan)
         callbacks: list[Any] = [epochs, watch]
         if parameters.reduce_lr:
             callbacks.append(keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, patience=10, min_delta=1e-4))
         knowing, first = callbacks[2:], 0
+        self._spent = Spent(self._times, self._began, model.optimizer.communication_statistics)
         if self._settings.warmup_epochs:
             callbacks.append(WarmUp(plan, self._settings.warmup_epochs, self._settings.lr_scaling))
         if self._settings.checkpoint_folder is not None:
             checkpoints = self._checkpoints = RunCheckpoints(
-                self._settings, model, plan, epochs=epochs, knowing=knowing, times=self._times, began=self._began,
-                note=self._note,
-            )  # fmt: skip
+                self._settings, model, plan, epochs=epochs, knowing=knowing, spent=self._spent, note=self._note
+            )
             first, watch.last_good = checkpoints.restore(), checkpoints.last_good
             callbacks.append(checkpoints.callback)
         self._teller.begin(first)
@@ -306,16 +309,15 @@ class _Session:
     def _result(self, model: Any, plan: Plan, epochs: Any, test: dict[str, float], digest: str) -> Result:
         from farandole.comm.collectives import allgather_object
 
-        checkpoints = self._checkpoints
+        checkpoints, spent = self._checkpoints, self._spent
         mine = RankFigures(
             host=socket.gethostname(),
             phases_s=dict(self._times.seconds),
-            total_s=time.perf_counter() - self._began if checkpoints is None else checkpoints.spent.total_s(),
+            total_s=spent.total_s(),
             epoch_s=[record.seconds for record in epochs.records],
-            training_s=[record.training_s for record in epochs.records],
-            batch_s=epochs.batch_s,
-            communication=model.optimizer.communication_statistics(),
-            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            step_s=epochs.step_s,
+            communication=spent.communication(),
+            peak_memory_bytes=spent.peak_memory_bytes(),
         )
         return Result(
             plan=plan,

@@ -52,5 +52,5 @@ def _speed(record: dict[str, Any]) -> list[str]:
 
 
 def _milliseconds(seconds: float | None) -> str:
-    """None: all of them were those of a part before."""
+    """None: all of them were those of a part before, by an older version."""
     return "-" if seconds is None else f"{1000 * seconds:.1f} ms"

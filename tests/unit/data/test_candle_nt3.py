@@ -44,6 +44,17 @@ def test_the_files_become_what_the_network_takes(tmp_path, tables):
 
 
 @pytest.mark.usefixtures("tables")
+def test_some_genes(tmp_path):
+    whole, some = nt3.load(tmp_path, cache=False), nt3.load(tmp_path, feature_subsample=7, cache=False)
+    assert some.train.x.shape == (20, 7, 1) and some.test.x.shape == (8, 7, 1)
+    columns = [{part.x[:, gene].tobytes() for gene in range(part.x.shape[1])} for part in (some.train, whole.train)]
+    assert len(columns[0]) == 7 and columns[0] < columns[1]
+    assert some.train.x.base is None or some.train.x.base.nbytes == some.train.x.nbytes, "the others take no memory"
+    with pytest.raises(SettingsError, match=f"feature_subsample=31: the files have {GENES} features"):
+        nt3.load(tmp_path, feature_subsample=31, cache=False)
+
+
+@pytest.mark.usefixtures("tables")
 def test_validation_is_the_test_set_and_no_copy_of_it(tmp_path):
     data = nt3.load(tmp_path, cache=False)
     assert data.validation is data.test

@@ -7,7 +7,7 @@ import pytest
 
 from farandole.cli import _parser, main
 from farandole.errors import SettingsError
-from farandole.study.estimate import Estimate
+from farandole.study.estimate import Estimate, _share_of_features
 from farandole.study.folder import StudyFolder
 from farandole.study.options import _check_nodes
 from farandole.study.pointrun import PointRunner, command_words, marks_of
@@ -370,6 +370,14 @@ def test_estimates_learn() -> None:
     assert estimate.seconds(points) == pytest.approx(6 * guess)
     longer = study(axes={"ranks": [1]}, settings={"epochs": 160}).points()
     assert estimate.seconds(longer) > estimate.seconds(points[:1])
+
+
+def test_features_are_drawn_from_two_tables_of_p1b3() -> None:
+    """Of 1 + 200 + 30 features, 30 of each table leave 1 + 30 + 30."""
+    run = {"benchmark": "p1b3", "preset": "test"}
+    assert _share_of_features({**run, "feature_subsample": 30}) == pytest.approx(61 / 231)
+    assert _share_of_features({**run, "feature_subsample": 1000}) == _share_of_features(run) == 1
+    assert _share_of_features({"benchmark": "nt3", "preset": "test", "feature_subsample": 100}) == 100 / 400
 
 
 def test_a_batch_that_does_not_fit_can_still_be_estimated() -> None:

@@ -26,8 +26,14 @@ from farandole.benchmarks.metrics import R2, Correlation, SignAccuracy
 from farandole.benchmarks.parameters import ACTIVATIONS
 from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.errors import SettingsError
-from farandole.train import callbacks
-from farandole.train.callbacks import Timeout, WarmUp
+from dataclasses import replace
+from types import SimpleNamespace
+from farandole.data.make import make
+from farandole.train import callbacks, memory
+from farandole.train.callbacks import Epochs, Timeout, WarmUp
+from farandole.train.foresight import foreseen
+from farandole.train.running import run_here
+from farandole.train.settings import RunSettings
 from farandole.train.memory import check_memory, estimated_bytes, largest_batch, weights_within
 from farandole.train.plan import Plan
 
@@ -160,6 +166,35 @@ needed = lambda batch: estimated_bytes(small, "sgd", plan, batch)
 found["largest"] = [largest_batch(needed(7), needed, 10), largest_batch(needed(7) - 1, needed, 10), largest_batch(9, needed, 10)]
 with weights_within(2**34):
     found["within"] = parameters("nt3", 60483, 2)
+
+before = keras.layers.Dense(1).name
+paper = RunSettings.from_flat({"benchmark": "nt3", "preset": "paper", "make_data": True, "epochs": 2})
+shapes = {"train": (1120, 60483), "test": (280, 60483)}
+needs = lambda free: foreseen(paper, shapes, size=2, local_size=2, share=free)
+found["foreseen"] = [needs(2**40).data_bytes, needs(2**40).training_bytes]
+found["too little"] = [refused(lambda: needs(free)) for free in (2**26, 2**28, 2**30)]
+found["names"] = [before, keras.layers.Dense(1).name]
+memory.available_bytes = lambda: 2**18
+with tempfile.TemporaryDirectory() as place:
+    make("nt3", place, rows=40, features=2000, threads=1)
+    found["nothing loaded"] = [refused(lambda: run_here(RunSettings.from_flat({"benchmark": "nt3", "data_dir": place}))), os.listdir(place)]
+
+def epochs(passes, batches):
+    done = Epochs(replace(plan, passes=passes), SimpleNamespace(), None, None, None)
+    done.on_epoch_begin(0)
+    for batch in batches:
+        done.on_train_batch_end(batch)
+    return done
+
+first, second = epochs(2, range(5)), epochs(1, range(3))
+first_s = list(first.step_s)
+second.load_state_dict(first.state_dict())
+first.passing = lambda: True
+first.on_epoch_begin(0)
+first.on_train_batch_end(0)
+first.passing = lambda: False
+first.on_train_batch_end(1)
+found["steps"] = [len(first_s), first.step_s == first_s, second.step_s == first_s]
 print(json.dumps(found))
 """
 
@@ -230,6 +265,27 @@ def test_what_does_not_fit_is_refused_before_its_weights_are_made(found: dict[st
     assert "batch_size" not in training and "Use fewer ranks on a node, a batch_size of at most 17, or an optimizer" in batch
     assert found["largest"] == [7, 6, 0]
     assert found["within"] == PARAMETERS["nt3"]
+
+
+def test_what_a_run_needs_is_known_before_it_loads(found: dict[str, Any]) -> None:
+    data_bytes, training_bytes = found["foreseen"]
+    assert data_bytes == 4 * 1400 * 60483 and training_bytes > 4 * 2 * PARAMETERS["nt3"]
+    table, weights, training = found["too little"]
+    assert table.startswith("nt_train2.csv cannot be read: about 1,120 rows of 60,483 numbers take 0.3 GiB, and 0.1 GiB are free on the node.")
+    assert weights.startswith("weights of 0.6 GiB") and "0.2 GiB are free for each rank" in weights
+    assert ", 0.3 GiB of it data, cannot fit: 1.0 GiB are free for each rank" in training
+    assert "fewer ranks on a node, fewer features (feature_subsample), or an optimizer" in training
+    before, after = (int(name.removeprefix("dense_")) for name in found["names"])
+    assert after == before + 1, "checkpoints know layers by name"
+
+
+def test_what_cannot_fit_is_refused_before_it_is_loaded(found: dict[str, Any]) -> None:
+    refusal, files = found["nothing loaded"]
+    assert refusal.startswith("nt_train2.csv cannot be read") and ".farandole-cache" not in files
+
+
+def test_steps_of_all_parts_of_a_run_are_timed(found: dict[str, Any]) -> None:
+    assert found["steps"] == [2, True, True], "of two batches each; not one that a part before has begun"
 
 
 @pytest.mark.parametrize("model", ["nt3", "p1b1", "p1b3"])

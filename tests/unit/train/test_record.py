@@ -4,14 +4,18 @@ import csv
 import json
 import math
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from farandole.comm import world
 from farandole.data.make import make
 from farandole.errors import SettingsError
+from farandole.observe.phases import PhaseTimes
 from farandole.train import record, running, session, supervisors
+from farandole.train.checkpointing import Spent
 from farandole.train.record import write_history, write_record
 from farandole.train.settings import RunSettings
 
@@ -56,6 +60,27 @@ def test_epochs_that_do_not_know_every_value(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(supervisors, "run_here", lambda *_, **__: found)
     history = supervisors.supervised("nt3").run({}).history
     assert history["loss"] == [0.5, 0.25] and math.isnan(history["test_loss"][0]) and history["test_loss"][1] == 0.5
+
+
+def test_what_a_rank_has_taken_adds_up_over_the_parts_of_a_run() -> None:
+    first = Spent(PhaseTimes(), time.perf_counter() - 100, lambda: {"bytes": 300, "seconds": 2.0})
+    state = first.state_dict() | {"phases": {"train": 90.0}, "peak_memory_bytes": 1 << 50}
+    times = PhaseTimes()
+    second = Spent(times, time.perf_counter() - 10, lambda: {"bytes": 20})
+    second.load_state_dict(state)
+    assert times.seconds == {"train": 90.0} and 110 <= second.total_s() < 120
+    assert second.communication() == {"bytes": 320, "seconds": 2.0}
+    assert second.peak_memory_bytes() == 1 << 50
+    older = {name: state[name] for name in ("phases", "total")}
+    third = Spent(PhaseTimes(), 0.0, lambda: {"bytes": 20})
+    third.load_state_dict(older)
+    assert third.communication() == {"bytes": 20} and 0 < third.peak_memory_bytes() < 1 << 50
+
+
+def test_the_speed_is_that_of_the_best_epoch_whoever_has_trained_it() -> None:
+    epochs = [SimpleNamespace(samples=samples, training_s=2.0) for samples in (100, 400, 0)]
+    result = SimpleNamespace(epochs=epochs, plan=SimpleNamespace(samples_per_epoch=200))
+    assert record._samples_per_s(result) == 200.0  # type: ignore[arg-type]
 
 
 class World:

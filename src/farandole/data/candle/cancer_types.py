@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from farandole.data.candle.tables import read_table
 from farandole.data.matrix import Matrix
-from farandole.data.split import Samples, one_hot
+from farandole.data.split import Samples, one_hot, some_columns
 from farandole.errors import DataError
 
 __all__ = ["CancerTypes", "read_cancer_types"]
@@ -21,15 +21,17 @@ ID, LABEL = "case_id", "cancer_type"
 
 @dataclass(frozen=True, slots=True)
 class CancerTypes:
-    """Both files as they are, labels one-hot."""
+    """Both files, not scaled yet, labels one-hot."""
 
     train: Samples
     test: Samples
     classes: tuple[str, ...]
 
 
-def read_cancer_types(train: Path, test: Path, *, cache: bool | Path) -> CancerTypes:
-    """Read and check the two files of a benchmark that knows cancer types."""
+def read_cancer_types(
+    train: Path, test: Path, *, feature_subsample: int, feature_seed: int, cache: bool | Path
+) -> CancerTypes:
+    """Read and check the two files of a benchmark that knows cancer types; above 0, so many of their features."""
     matrices = {
         path: read_table(path, header=True, columns=[ID, LABEL], cache=cache) for path in (train, test)
     }
@@ -42,7 +44,8 @@ def read_cancer_types(train: Path, test: Path, *, cache: bool | Path) -> CancerT
             f"{test}: {LABEL} {_some(unknown)} does not occur in {train}, which has {_some(classes)}; "
             "expected the same types in both"
         )
-    hot = {path: Samples(matrices[path].values, one_hot(labels[path], classes)) for path in matrices}
+    values = some_columns([matrix.values for matrix in matrices.values()], feature_subsample, feature_seed)
+    hot = {path: Samples(x, one_hot(labels[path], classes)) for path, x in zip(matrices, values)}
     return CancerTypes(hot[train], hot[test], tuple(classes.tolist()))
 
 

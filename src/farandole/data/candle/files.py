@@ -75,6 +75,10 @@ class Benchmark:
         self._check("features", width, self.least.features)
         return Size(rows=train, test_rows=test if paper.test_rows else 0, features=width)
 
+    def features(self, role: str, size: Size) -> int:
+        """Of one table at this size: all tables keep the paper's proportions."""
+        return max(8, round(self.files[role].features * size.features / self.presets["paper"].features))
+
     def _check(self, option: str, value: int, least: int) -> None:
         if value < least:
             raise SettingsError(

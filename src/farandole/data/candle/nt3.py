@@ -17,7 +17,7 @@ from farandole.data.candle.files import find
 from farandole.data.candle.tables import read_table
 from farandole.data.matrix import Matrix
 from farandole.data.scale import check_scaling, scale
-from farandole.data.split import DataSet, Samples, one_hot
+from farandole.data.split import DataSet, Samples, one_hot, some_columns
 from farandole.errors import DataError
 
 __all__ = ["load"]
@@ -25,18 +25,25 @@ __all__ = ["load"]
 CLASSES = np.array([0, 1])
 
 
-def load(folder: str | Path, *, scaling: str = "maxabs", cache: bool | Path = True) -> DataSet:
-    """NT3 from the files in `folder`: x (rows, genes, 1), y (rows, 2)."""
+def load(
+    folder: str | Path,
+    *,
+    scaling: str = "maxabs",
+    feature_subsample: int = 0,
+    feature_seed: int = 2017,
+    cache: bool | Path = True,
+) -> DataSet:
+    """NT3 from the files in `folder`: x (rows, genes, 1), y (rows, 2); with `feature_subsample`, of so many genes."""
     check_scaling(scaling)
     paths = find("nt3", folder)
     files = [paths["train"], paths["test"]]
     matrices = [read_table(path, header=False, columns=[0], cache=cache) for path in files]
     labels = [_labels(path, matrix) for path, matrix in zip(files, matrices)]
     _check_genes(files, matrices)
-    scale([matrix.values for matrix in matrices], scaling, sources=[str(path) for path in files])
+    values = some_columns([matrix.values for matrix in matrices], feature_subsample, feature_seed)
+    scale(values, scaling, sources=[str(path) for path in files])
     train, test = (
-        Samples(matrix.values[:, :, np.newaxis], one_hot(label, CLASSES))
-        for matrix, label in zip(matrices, labels)
+        Samples(genes[:, :, np.newaxis], one_hot(label, CLASSES)) for genes, label in zip(values, labels)
     )
     return DataSet(train=train, validation=test, test=test, classes=("normal", "tumor"))
 

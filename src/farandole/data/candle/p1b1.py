@@ -18,14 +18,20 @@ __all__ = ["load"]
 
 
 def load(
-    folder: str | Path, *, scaling: str = "minmax", validation: float = 0.1, cache: bool | Path = True
+    folder: str | Path,
+    *,
+    scaling: str = "minmax",
+    validation: float = 0.1,
+    feature_subsample: int = 0,
+    feature_seed: int = 2017,
+    cache: bool | Path = True,
 ) -> DataSet:
-    """P1B1 from the files in `folder`: x (rows, genes), y (rows, cancer types)."""
+    """P1B1 from the files in `folder`: x (rows, genes), y (rows, cancer types); with `feature_subsample`, of so many genes."""
     check_scaling(scaling)
     check_validation(validation)
     paths = find("p1b1", folder)
     files = paths["train"], paths["test"]
-    data = read_cancer_types(*files, cache=cache)
+    data = read_cancer_types(*files, feature_subsample=feature_subsample, feature_seed=feature_seed, cache=cache)
     scale([data.train.x, data.test.x], scaling, sources=[str(path) for path in files])
     kept = len(data.train) - held_out(len(data.train), validation)
     return DataSet(

@@ -23,14 +23,16 @@ def load(
     scaling: str = "minmax",
     validation: float = 0.1,
     seed: int = 2017,
+    feature_subsample: int = 0,
+    feature_seed: int = 2017,
     cache: bool | Path = True,
 ) -> DataSet:
-    """P1B2 from the files in `folder`: x (rows, features), y (rows, cancer types)."""
+    """P1B2 from the files in `folder`: x (rows, features), y (rows, cancer types); with `feature_subsample`, of so many."""
     check_scaling(scaling)
     check_validation(validation)
     paths = find("p1b2", folder)
     files = paths["train"], paths["test"]
-    data = read_cancer_types(*files, cache=cache)
+    data = read_cancer_types(*files, feature_subsample=feature_subsample, feature_seed=feature_seed, cache=cache)
     scale([data.train.x, data.test.x], scaling, sources=[str(path) for path in files])
     for samples in (data.train, data.test):
         shuffle([samples.x, samples.y], seed)

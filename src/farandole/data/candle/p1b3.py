@@ -26,10 +26,10 @@ from farandole.data.candle.join import Names, Table, identifiers, joined, rows_o
 from farandole.data.candle.tables import read_table
 from farandole.data.layout import NA
 from farandole.data.scale import check_scaling, fill_gaps, scale
-from farandole.data.split import batches_of_rank, check_validation, drawn, held_out
+from farandole.data.split import batches_of_rank, check_validation, drawn, held_out, some_columns
 from farandole.errors import DataError, SettingsError
 
-__all__ = ["CELL_FEATURES", "DRUG_FEATURES", "P1B3Data", "P1B3Settings", "load", "roles"]
+__all__ = ["CELL_FEATURES", "DRUG_FEATURES", "P1B3Data", "P1B3Settings", "expected", "load", "roles"]
 
 # A set of features and the files that make it up.
 CELL_FEATURES = {"expression": ("expressions",), "mirna": ("mirna",), "proteome": ("proteome", "kinome")}
@@ -143,6 +143,17 @@ def roles(settings: P1B3Settings) -> list[str]:
     return ["dose_response", *cells, *drugs, "test_celllines", "test_drugs"]
 
 
+def expected(settings: P1B3Settings, shapes: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """Features of a sample and bytes of all tables, from the rows and features of each file."""
+    features, nbytes = 1, 24 * shapes["dose_response"][0]
+    for chosen, files in ((settings.cell_features, CELL_FEATURES), (settings.drug_features, DRUG_FEATURES)):
+        widths = [sum(shapes[role][1] for role in files[name]) for name in chosen]
+        width = sum(min(width, settings.feature_subsample or width) for width in widths)
+        rows = min(shapes[role][0] for name in chosen for role in files[name])
+        features, nbytes = features + width, nbytes + 4 * rows * width
+    return features, nbytes
+
+
 def load(folder: str | Path, settings: P1B3Settings | None = None, *, cache: bool | Path = True) -> P1B3Data:
     """P1B3 from the files in `folder`."""
     settings = settings or P1B3Settings()
@@ -250,11 +261,9 @@ def _features(
 
 
 def _some_columns(values: NDArray[np.float32], settings: P1B3Settings) -> NDArray[np.float32]:
-    """As many as asked for, in their order; all of them where there are no more."""
-    if not 0 < settings.feature_subsample < values.shape[1]:
-        return values
-    chosen = np.random.default_rng(settings.feature_seed).choice(values.shape[1], settings.feature_subsample, replace=False)
-    return np.ascontiguousarray(values[:, np.sort(chosen)])
+    """As many as asked for; all of them where there are no more."""
+    wanted = min(settings.feature_subsample, values.shape[1])
+    return some_columns([values], wanted, settings.feature_seed)[0]
 
 
 def _read_table(path: Path, role: str, cache: bool | Path) -> Table:

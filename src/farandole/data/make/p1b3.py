@@ -136,7 +136,7 @@ def _table(
     role: str, form: Format, present: float, size: Size, names: Names, traits: Floats, random: np.random.Generator
 ) -> Sheet:
     file = benchmark("p1b3").files[role]
-    features = max(8, round(file.features * size.features / benchmark("p1b3").presets["paper"].features))
+    features = benchmark("p1b3").features(role, size)
     mixture = _mixture(features, traits.shape[1], present, form, random)
     return Sheet(
         name=file.name, header=_header(file, features), rows=len(names), columns=features, value_bytes=6.0,
