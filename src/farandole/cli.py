@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except FarandoleError as error:
-        print(f"farandole: {error}", file=sys.stderr)
+        print(f"farandole: {error}\n", end="", file=sys.stderr)  # in one write: other ranks may say the same
         return 2 if isinstance(error, SettingsError) else 1
 
 

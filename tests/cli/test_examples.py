@@ -61,6 +61,7 @@ def test_training_alone_learns(trained_alone: dict[str, Any]) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.soak
 def test_training_the_same_batches_on_two_ranks_gives_the_same_curve(
     tmp_path: Path, trained_alone: dict[str, Any]
 ) -> None:
@@ -139,6 +140,7 @@ def test_the_synthetic_benchmark_prints_horovod_s_lines() -> None:
     assert total == pytest.approx(2 * each, abs=0.2)
 
 
+@pytest.mark.soak
 def test_the_gan_trains_two_networks_at_once() -> None:
     arguments = ["--steps", "160", "--report-every", "80", "--threads", "2", "--width", "64"]
     run = on_two_ranks(EXAMPLES / "gan.py", *arguments)

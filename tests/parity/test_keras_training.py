@@ -15,7 +15,7 @@ TOLERANCE = 1e-9
 ROWS, BATCH = 96, 24  # over 1, 2 or 3 ranks without a remainder
 
 
-FEW_KINDS = ["adam", "clipped", "accumulated"]
+FEW_KINDS = ["adam", "accumulated"]
 KINDS = ["sgd", "momentum", "adam", "rmsprop", "lars", "clipped", "accumulated"]
 
 

@@ -434,4 +434,4 @@ def alive(pid: int) -> bool:
 
 
 def _say(text: str) -> None:
-    print(f"farandole: {text}", file=sys.stderr, flush=True)
+    print(f"farandole: {text}\n", end="", file=sys.stderr, flush=True)  # in one write: ranks' lines must not mix

@@ -140,7 +140,8 @@ def run_as_rank(given: Mapping[str, Any], *, began: float, stream: TextIO, prepa
         raise
     except FarandoleError as error:
         if is_first_of_node() or not isinstance(error, (CheckpointError, DataError, SettingsError)):
-            print(f"farandole: {error}", file=sys.stderr, flush=True)
+            # In one write: where Python does not buffer, the end of the line would be another one, and ranks' lines would mix.
+            print(f"farandole: {error}\n", end="", file=sys.stderr, flush=True)
         return 2 if isinstance(error, SettingsError) else 1
     return 0
 
