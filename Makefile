@@ -34,9 +34,10 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 	OMP_NUM_THREADS=1 $(BIN)/farandole study studies/demo.toml --out out/demo
 	@echo "timelines $$(echo out/demo/points/*/timeline.json) (open at https://ui.perfetto.dev)"
 
-# Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile.
+# Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile. The longest come first, so that
+# the last ones end together.
 test: $(READY) ## ruff, mypy and every test except the soak
-	@$(MAKE) --no-print-directory -j3 -Otarget lint test-of-ranks test-of-faults test-of-commands test-of-keras test-of-the-rest test-of-mpis test-of-examples
+	@$(MAKE) --no-print-directory -j3 -Otarget test-of-ranks test-of-faults test-of-keras test-of-the-rest test-of-commands test-of-mpis test-of-examples lint
 
 test-of-ranks: $(COMPILED)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(RANK_TESTS) $(KERAS_TESTS:%=--ignore=%)
@@ -127,7 +128,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' .venv/lib src tests/support || true  # some packages carry templates
 	@touch $@
 
-# Compiled once, while the style is checked, and not by every process of the first tests at the same time.
+# Compiled once, and not by every process of the first tests at the same time.
 .venv/.compiled-reader: $(READY) $(addprefix src/farandole/data/,machine.py decimals.py rows.py)
 	@$(BIN)/python -m farandole.study.compiling >/dev/null
 	@touch $@
