@@ -69,6 +69,19 @@ def test_a_study_has_every_figure_and_its_data(tmp_path: Path) -> None:
     assert "http" not in re.sub(r"farandole|https?://www.w3.org/\S+", "", page.source)
 
 
+def test_a_model_far_below_a_mean_leaves_room_for_the_others(tmp_path: Path) -> None:
+    results = make_study(tmp_path) / "results.jsonl"
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    for line in lines:
+        line["figures"] |= {"metric": "r2", "test_accuracy": -16.0 if line["settings"]["ranks"] == 16 else 0.5}
+    results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    figure = Page(write_report(tmp_path)).inside["figure-accuracy"]
+    assert "What is below -1 is drawn there" in figure
+    assert "test r2 -16" in figure, "what pointing at it tells"
+    ticks = [float(text) for text in re.findall(r"-?\d\.\d", figure)]
+    assert min(ticks) == -1.0
+
+
 def test_what_is_missing_says_why(tmp_path: Path) -> None:
     page = Page(write_report(make_study(tmp_path, Shape(power="none", accuracy=False, trace=False, repeats=1))))
     assert [name for name in OF_A_STUDY if page.drawn(name)] == ["time", "efficiency"]

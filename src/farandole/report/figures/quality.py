@@ -20,7 +20,7 @@ from farandole.report.chart import (
 )
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import Level, level_bars
-from farandole.report.figures.lines import WIDEST_LABEL, Axes, Line, line_chart, marker
+from farandole.report.figures.lines import WIDEST_LABEL, Axes, Line, Mark, line_chart, marker
 from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption, words_of
 from farandole.report.groups import Axis, Point, Series, metric_of
 from farandole.report.markup import Markup, join, tag
@@ -35,6 +35,9 @@ _MEASURES = (
     ("test_loss", "test loss"),
     ("loss", "training loss"),
 )
+
+_LEAST_R2 = -1.0
+"""R2 has no least value: one model that is far worse than a mean would leave no height for all others."""
 
 
 def quality_of(points: Sequence[Point]) -> tuple[str, str] | None:
@@ -58,7 +61,8 @@ def accuracy_figure(study: Study, series: Sequence[Series], axis: Axis) -> Figur
     drawn = [one for one in series[:MOST_SERIES] if one.points]
     if max(len({_x(point, axis) for point in one.points}) for one in drawn) < 2:
         return missing("accuracy", title, f"A line needs runs with two values of {axis.label}; there is one.")
-    lines = [_line(one, axis, figure, f"s{number}") for number, one in enumerate(drawn, 1)]
+    least = _LEAST_R2 if figure.endswith("accuracy") and metric_of(points) == "r2" else -math.inf
+    lines = [_line(one, axis, figure, f"s{number}", least) for number, one in enumerate(drawn, 1)]
     axes = Axes(
         x_label=axis.label, y_label=words, y_log=False, words=f"{words} against {axis.label}",
         x_ticks=sorted({mark.x for line in lines for mark in line.marks}), x_log=True,
@@ -66,6 +70,8 @@ def accuracy_figure(study: Study, series: Sequence[Series], axis: Axis) -> Figur
     caption = f"{words.capitalize()} at the end. {repeats_caption(points)}" + (
         " Hollow: trained as that many ranks on fewer (emulated)." if any(map(_is_fewer, points)) else ""
     )
+    if any(value < least for point in points for value in point.values(figure)):
+        caption += f" What is below {plain(least)} is drawn there; a constant has 0."
     return Figure(
         name="accuracy", title=f"{words.capitalize()} against {axis.label}", caption=caption,
         draw=lambda width: line_chart([line for line in lines if line.marks], axes, width),
@@ -103,13 +109,23 @@ def _x(point: Point, axis: Axis) -> float:
     return float(point.trained_as if axis.name == "ranks" else point.settings[axis.name])
 
 
-def _line(series: Series, axis: Axis, figure: str, kind: str) -> Line:
+def _line(series: Series, axis: Axis, figure: str, kind: str, least: float) -> Line:
     marks = []
     for point in sorted(series.points, key=lambda point: _x(point, axis)):
         mark = mark_of(_x(point, axis), point, figure, axis)
         if mark is not None:
-            marks.append(replace(mark, hollow=_is_fewer(point)))
+            marks.append(replace(_not_below(least, mark), hollow=_is_fewer(point)))
     return Line(label=series.label, kind=kind, marks=marks)
+
+
+def _not_below(least: float, mark: Mark) -> Mark:
+    low, high = mark.spread or (mark.y, mark.y)
+    return replace(
+        mark,
+        y=max(mark.y, least),
+        spread=None if mark.spread is None else (max(low, least), max(high, least)),
+        repeats=[max(value, least) for value in mark.repeats],
+    )
 
 
 def energy_figure(study: Study, series: Sequence[Series], axis: Axis, *, weak: bool) -> Figure:
