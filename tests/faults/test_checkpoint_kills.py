@@ -191,7 +191,8 @@ def check_none_lost(lives: list[list[int]]) -> None:
         assert len(after) >= min(2, len(before)), f"a checkpoint was lost: {lives}"
 
 
-@pytest.mark.parametrize(("ranks", "kills"), [pytest.param(2, 4, marks=pytest.mark.soak), (3, 2)])
+@pytest.mark.soak
+@pytest.mark.parametrize(("ranks", "kills"), [(2, 4), (3, 2)])
 def test_killed_and_resumed_training_ends_with_the_same_bits(tmp_path: Path, ranks: int, kills: int) -> None:
     lives = survive(tmp_path, NUMPY, ranks, kills=kills, seed=5)
     check_none_lost(lives)
