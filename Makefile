@@ -37,7 +37,7 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile. The longest come first, so that
 # the last ones end together.
 test: $(READY) ## ruff, mypy and every test except the soak
-	@$(MAKE) --no-print-directory -j4 -Otarget test-of-ranks test-of-faults test-of-keras test-of-the-rest test-of-commands test-of-mpis test-of-examples lint
+	@$(MAKE) --no-print-directory -j3 -Otarget test-of-ranks test-of-faults test-of-keras test-of-the-rest test-of-commands test-of-mpis test-of-examples lint
 
 test-of-ranks: $(COMPILED)
 	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(RANK_TESTS) $(KERAS_TESTS:%=--ignore=%)
