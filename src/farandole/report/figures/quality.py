@@ -119,11 +119,10 @@ def _line(series: Series, axis: Axis, figure: str, kind: str, least: float) -> L
 
 
 def _not_below(least: float, mark: Mark) -> Mark:
-    low, high = mark.spread or (mark.y, mark.y)
     return replace(
         mark,
         y=max(mark.y, least),
-        spread=None if mark.spread is None else (max(low, least), max(high, least)),
+        spread=mark.spread and (max(mark.spread[0], least), max(mark.spread[1], least)),
         repeats=[max(value, least) for value in mark.repeats],
     )
 
