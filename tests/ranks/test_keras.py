@@ -269,10 +269,11 @@ def test_a_step_of_keras_own_is_one_that_jax_starts_fast(hvd):
 def test_epochs_of_arrays_do_not_wait_for_tuning(hvd):
     """A dataset of the user's own is tuned as the user wants it."""
     import tensorflow as tf
-    from keras.src.backend.tensorflow import trainer
+
+    from farandole.keras import on_tensorflow
 
     model = compiled(hvd, model_of())
-    ours, tuned = trainer.TFEpochIterator, []
+    ours, tuned = on_tensorflow._Epochs, []
 
     class Seen(ours):
         def _get_iterator(self):
@@ -280,13 +281,45 @@ def test_epochs_of_arrays_do_not_wait_for_tuning(hvd):
             tuned.append(dataset.options().autotune.enabled)
             return dataset
 
-    trainer.TFEpochIterator = Seen
+    on_tensorflow._Epochs = Seen
     try:
         for given in (data(8), (tf.data.Dataset.from_tensor_slices(data(8)).batch(4),)):
             model.fit(*given, verbose=0)
     finally:
-        trainer.TFEpochIterator = ours
+        on_tensorflow._Epochs = ours
     assert tuned[0] is False and tuned[-1] is not False
+
+
+@on_two(["tensorflow"])
+def test_batches_at_hand_are_not_made_ahead(hvd):
+    """And train the same model."""
+    import threading
+
+    import keras
+    import numpy as np
+
+    makers = set()
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            makers.add(threading.current_thread())
+            x, y = data(12)
+            return x[index::3], y[index::3]
+
+    weights = []
+    for at_hand in (False, True):
+        makers.clear()
+        batches = Batches()
+        batches.at_hand = at_hand
+        model = compiled(hvd, model_of())
+        model.fit(batches, epochs=2, shuffle=False, verbose=0)
+        assert (makers == {threading.main_thread()}) is at_hand
+        weights.append(model.get_weights())
+    for ours, theirs in zip(*weights):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @on_two()

@@ -1,5 +1,6 @@
 """The TensorFlow door: operations eager and in functions, their gradients, tapes, variables, normalisation."""
 
+import numpy as np
 import pytest
 
 from ranktest import rank_test
@@ -302,3 +303,31 @@ def test_a_rank_without_data_can_join(hvd):
         (gradient,) = hvd.DistributedGradientTape(tape).gradient(loss, [v])
     assert hvd.join() == 1
     assert gradient.numpy().tolist() == 3 * [[4.0, 2.0][hvd.rank()]]
+
+
+@on_two
+@pytest.mark.parametrize("stride", [1, 3])
+def test_a_benchmark_s_long_convolution_is_tensorflow_s_own(hvd, stride):
+    import tensorflow as tf
+
+    from farandole.benchmarks.tensorflow_convolution import convolve
+
+    rng = np.random.default_rng(0)
+    values = tf.constant(rng.normal(size=(2, 4101, 16)), tf.float32)
+    kernel = tf.constant(rng.normal(size=(5, 16, 3)), tf.float32)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 4101, 16)), tf.TensorSpec((5, 16, 3))])
+    def found(values, kernel):
+        results = []
+        for way in (convolve, lambda v, k, s: tf.nn.conv1d(v, k, s, "VALID")):
+            with tf.GradientTape() as tape:
+                tape.watch([values, kernel])
+                convolved = way(values, kernel, stride)
+                loss = tf.reduce_sum(convolved**2)
+            results.append([convolved, *tape.gradient(loss, [values, kernel])])
+        return results
+
+    ours, theirs = found(values, kernel)
+    for mine, wanted in zip(ours, theirs):
+        # Parts are summed in another order.
+        np.testing.assert_allclose(mine, wanted, rtol=1e-4, atol=1e-5 * float(tf.reduce_max(abs(wanted))))

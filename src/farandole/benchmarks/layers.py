@@ -48,7 +48,14 @@ def dropout(rate: float) -> Any:
 
 @keras.saving.register_keras_serializable("farandole")
 class Conv1D(keras.layers.Conv1D):
-    """Keras' own, without padding; on torch in the layout and with the kernels that are fastest there."""
+    """Keras' own, without padding; on torch and TensorFlow in the layout and with the kernels that are fastest there."""
+
+    def convolution_op(self, inputs: Any, kernel: Any) -> Any:
+        if keras.backend.backend() != "tensorflow":
+            return super().convolution_op(inputs, kernel)
+        from farandole.benchmarks.tensorflow_convolution import convolve
+
+        return convolve(inputs, ops.convert_to_tensor(kernel), self.strides[0])
 
     def call(self, inputs: Any) -> Any:
         if keras.backend.backend() != "torch":

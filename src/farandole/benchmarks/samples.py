@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ Array = NDArray[np.float32]
 class Samples(Protocol):
     """Some rows, of which batches are made."""
 
+    at_hand: ClassVar[bool]
+    """Whether a batch is only picked out: nothing is gained by making it ahead."""
+
     def __len__(self) -> int: ...
 
     def batch(self, rows: Rows) -> tuple[Any, Any]:
@@ -30,6 +33,7 @@ class ArraySamples:
 
     inputs: Sequence[Array]
     target: Array | None
+    at_hand: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return len(self.inputs[0])

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
 
 from farandole.tensorflow.gradients import GraphReducer as Reducer
 from farandole.tensorflow.threads import set_threads
@@ -38,6 +39,17 @@ class _Epochs(trainer.TFEpochIterator):
         return dataset.with_options(untuned)
 
 
+def _epochs(distribute_strategy: Any = None, **options: Any) -> Any:
+    """Epochs of the data `x`, and of whatever else Keras names.
+
+    A `PyDataset` whose batches are `at_hand` hands them to the step itself: to make them ahead, in a thread of TensorFlow's
+    that wants Python, takes longer than to make them.
+    """
+    if getattr(options["x"], "at_hand", False):
+        return EpochIterator(**options)
+    return _Epochs(distribute_strategy, **options)
+
+
 def prepare() -> None:
     """Let Keras make such epochs."""
-    trainer.TFEpochIterator = _Epochs
+    trainer.TFEpochIterator = _epochs
