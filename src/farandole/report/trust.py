@@ -16,6 +16,7 @@ __all__ = ["PERHAPS_PARTS", "Item", "loaders_trust", "trust_of"]
 
 PERHAPS_PARTS = "energy of whole nodes or of parts, not known which"
 """The mark of a result whose joules a batch system has counted without saying what of."""
+_BUSY_SHARE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,6 +151,16 @@ def _oversubscribed(points: Sequence[Point]) -> Item | None:
 
 
 def _machine(study: Study) -> Item | None:
+    shares = [share for attempt in study.finished if (share := attempt.figure("others_share")) is not None]
+    if not shares:
+        return _machine_before(study)
+    busy = max(shares) > _BUSY_SHARE
+    words = f"Other programs took up to {percent(max(shares), 1)} of its processor time while a run lasted."
+    return Item(name="machine", value="busy" if busy else "quiet", level="care" if busy else "good", words=words)
+
+
+def _machine_before(study: Study) -> Item | None:
+    """Where runs do not know what went on beside them."""
     environments = [made.get("environment") or {} for made in study.makings]
     loads = [(found["load_average"][0], found["cores"]) for found in environments if found.get("load_average") and found.get("cores")]
     if not loads:

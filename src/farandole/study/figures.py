@@ -38,6 +38,7 @@ FIGURES = {
     "optimizer_s": "the same, in the optimizer",
     "peak_bytes": "the most memory of a rank",
     "cpu_s": "processor seconds of the run and its children",
+    "others_share": "of the machine's processor time, what other programs took meanwhile",
     "energy_j": "joules of all nodes: on one from the command's start to its end, on several while phases last (not in start_s)",
     "power_w": "mean watts of all nodes in that time",
     "energy_per_sample_j": "energy_j over the samples trained on, epochs counted",

@@ -38,6 +38,7 @@ class _Ended:
     start_ns: int
     end_ns: int
     cpu_s: float
+    others_share: float | None
 
     @property
     def wall_s(self) -> float:
@@ -87,7 +88,9 @@ class PointRunner:
         here = is_here(point.settings, self.hosts)
         if self.power and here:
             draw_power(run, run / POWER_TRACE)
-        figures.add({"cpu_s": ended.cpu_s if here else None}, "ranks on other machines: their processor seconds are not seen from here")
+        seen = {"cpu_s": ended.cpu_s, "others_share": ended.others_share}
+        elsewhere = "ranks on other machines: their processor seconds are not seen from here"
+        figures.add(seen if here else dict.fromkeys(seen), elsewhere)
         energy_figures(figures, energy or _no_energy("power was not sampled (--no-power)"))
         return self.line(attempt, point, ended.wall_s, figures, reason)
 
@@ -128,7 +131,7 @@ class PointRunner:
     def _run(self, words: list[str], run: Path, environment: Mapping[str, str]) -> _Ended:
         console = run / CONSOLE
         variables = {**environment, FIGURES_FILE: str(run.absolute() / "figures.json")}
-        cpu_s, start_ns = _children_cpu_s(), time.monotonic_ns()
+        machine, cpu_s, start_ns = _MachineTime(), _children_cpu_s(), time.monotonic_ns()
         with console.open("wb") as output:
             output.write(f"$ {shlex.join(words)}\n".encode())
             output.flush()
@@ -138,11 +141,13 @@ class PointRunner:
                 )
             except OSError as error:
                 output.write(f"{words[0]}: {error.strerror}\n".encode())
-                return _Ended(exit_code=127, start_ns=start_ns, end_ns=time.monotonic_ns(), cpu_s=0.0)
+                return _Ended(exit_code=127, start_ns=start_ns, end_ns=time.monotonic_ns(), cpu_s=0.0, others_share=None)
             with _ended_with_us(child):
                 code = self._wait(child, console)
-        end_ns = time.monotonic_ns()
-        return _Ended(exit_code=code, start_ns=start_ns, end_ns=end_ns, cpu_s=_children_cpu_s() - cpu_s)
+        return _Ended(
+            exit_code=code, start_ns=start_ns, end_ns=time.monotonic_ns(), cpu_s=_children_cpu_s() - cpu_s,
+            others_share=machine.others_share(),
+        )  # fmt: skip
 
     def _wait(self, child: subprocess.Popen[bytes], console: Path) -> int:
         while True:
@@ -291,6 +296,34 @@ def _ended_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
                 child.kill()
                 child.wait()
             raise
+
+
+class _MachineTime:
+    """The machine's processor time from here on, and how much of it this program and its children have used."""
+
+    def __init__(self) -> None:
+        self._began, self._busy_s, self._own_s = time.monotonic(), _busy_s(), _own_s()
+
+    def others_share(self) -> float | None:
+        """What other programs have used of it; None where the system does not tell."""
+        busy_s, all_s = _busy_s(), (time.monotonic() - self._began) * (os.cpu_count() or 1)
+        if busy_s is None or self._busy_s is None or not all_s:
+            return None
+        others_s = busy_s - self._busy_s - (_own_s() - self._own_s)
+        return round(min(max(others_s / all_s, 0.0), 1.0), 4)
+
+
+def _busy_s() -> float | None:
+    from farandole.observe.power.model import busy_ticks
+
+    try:
+        return busy_ticks(Path("/proc/stat").read_text()) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return None
+
+
+def _own_s() -> float:
+    return time.process_time() + _children_cpu_s()
 
 
 def _children_cpu_s() -> float:

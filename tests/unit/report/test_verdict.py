@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from farandole.report.content import Content, content_of
 from farandole.report.reading import read_folder
 from studyfolder import Shape, make_run, make_study
@@ -225,8 +227,19 @@ def test_a_busy_machine_and_uncommitted_changes_are_told(tmp_path: Path) -> None
     about["environment"]["load_average"] = [40.0, 1.0, 1.0]
     (tmp_path / "study.json").write_text(json.dumps(about))
     chips = {item.name: item for item in content_of(read_folder(tmp_path), None).trust}
-    assert (chips["machine"].value, chips["machine"].level) == ("busy", "care")
+    assert (chips["machine"].value, chips["machine"].level) == ("busy", "care") and "when it began" in chips["machine"].words
     assert chips["source"].value.endswith(" + changes")
+
+
+@pytest.mark.parametrize(("most", "value"), [(0.3, "busy"), (0.01, "quiet")])
+def test_what_ran_beside_a_point_is_told_whatever_the_load_was_before(tmp_path: Path, most: float, value: str) -> None:
+    make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False))
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    for line, share in zip(lines, (0.0, most)):
+        line["figures"]["others_share"] = share
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (chip,) = [item for item in content_of(read_folder(tmp_path), None).trust if item.name == "machine"]
+    assert chip.value == value and "while a run lasted" in chip.words
 
 
 def test_a_script_of_the_user_s_is_told_what_it_waits_for(tmp_path: Path) -> None:

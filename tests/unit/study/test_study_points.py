@@ -1,5 +1,8 @@
 """Points of a study: what is run, under which name, and what is refused before anything runs."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -353,8 +356,19 @@ def test_of_other_machines_neither_cores_nor_meters_are_known_here(
     (point,) = StudySettings(kind="strong", command="train", axes={"ranks": [8]}, hosts=hosts).points()
     found = PointRunner(folder=StudyFolder(tmp_path), kind="strong", hosts=hosts).run(point)
     assert found["status"] == "ok" and found["marks"] == []
-    assert found["figures"]["cpu_s"] is None and "other machines" in found["reasons"]["cpu_s"]
+    for figure in ("cpu_s", "others_share"):
+        assert found["figures"][figure] is None and "other machines" in found["reasons"][figure]
     assert found["figures"]["energy_j"] is None and "a program of your own is sampled only" in found["reasons"]["energy_j"]
+
+
+def test_what_others_do_meanwhile_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farandole.study.pointrun.command_words", lambda *given: ["sleep", "1"])
+    (point,) = StudySettings(kind="strong", command="train", axes={"ranks": [1]}).points()
+    runner = PointRunner(folder=StudyFolder(tmp_path), kind="strong", power=False)
+    # A program of somebody else's: no child of this one's, and gone by itself.
+    subprocess.run(f"timeout 5 {sys.executable} -c 'while True: pass' >/dev/null 2>&1 &", shell=True, check=True)
+    share = runner.run(point)["figures"]["others_share"]
+    assert 0.25 / (os.cpu_count() or 1) < share <= 1, "it had a quarter of a core or more"
 
 
 def test_hosts_that_are_this_machine_are_known() -> None:

@@ -17,7 +17,7 @@ from farandole.observe.power.files import ValueFile
 from farandole.observe.power.meters import Clock, Meter, Provenance, Reading
 from farandole.observe.power.rapl import rapl_tdp_w
 
-__all__ = ["MODEL", "Assumptions", "ModelSensor", "assumptions"]
+__all__ = ["MODEL", "Assumptions", "ModelSensor", "assumptions", "busy_ticks"]
 
 MODEL = "model"
 _CORE_W = 10.0
@@ -66,7 +66,7 @@ class ModelSensor:
     def read(self, clock: Clock) -> list[Reading]:
         monotonic_ns, realtime_ns = clock.monotonic_ns(), clock.realtime_ns()
         try:
-            busy, used_mw = _busy_ticks(self._stat.read()), round(self._memory_mw * _used_share(self._memory.read()))
+            busy, used_mw = busy_ticks(self._stat.read()), round(self._memory_mw * _used_share(self._memory.read()))
         except (OSError, LookupError, ValueError) as error:
             return [Reading(monotonic_ns, realtime_ns, None, str(error))] * 2
         return [Reading(monotonic_ns, realtime_ns, raw) for raw in (busy, used_mw)]
@@ -107,7 +107,7 @@ def _gigabytes(root: Path) -> float:
     return int((root / "proc/meminfo").read_text().split()[1]) * 1024 / 1e9
 
 
-def _busy_ticks(text: str) -> int:
+def busy_ticks(text: str) -> int:
     """User, nice, system and interrupts; neither idle nor waiting nor what another guest of the host took."""
     user, nice, system, _, _, irq, softirq = map(int, text.split(maxsplit=8)[1:8])
     return user + nice + system + irq + softirq
