@@ -23,6 +23,8 @@ APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -o DPkg::Lock:
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 
+NOT_COMPILED := /(tests|testing|_inductor|pygments|networkx|sqlalchemy|pip|setuptools|mypyc|distutils|physics)/
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-of-ranks test-of-keras test-of-faults test-of-commands test-of-the-rest test-of-examples test-of-mpis test-mpis bench soak soak-of-jobs soak-of-checkpoints soak-of-other-faults soak-training lint slurm browser clean
 
@@ -118,14 +120,14 @@ endef
 export CHECK_PYTHON
 
 # --no-build-isolation: the pinned setuptools builds the package, instead of whichever is newest today.
-# --no-compile, and then compileall: pip would use one core, and compile what packages have of tests.
+# --no-compile, and then compileall: pip would use one core, and compile what nobody imports here.
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found. Type: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c "$$CHECK_PYTHON"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-compile -c constraints.txt -e ".[torch,keras,tensorflow,jax,mpi,data,loaders,dev]"
-	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' .venv/lib src tests/support || true  # some packages carry templates
+	@$(BIN)/python -m compileall -qq -j 0 -x '$(NOT_COMPILED)' .venv/lib src tests/support || true  # some packages carry templates
 	@touch $@
 
 # Compiled once, and not by every process of the first tests at the same time.

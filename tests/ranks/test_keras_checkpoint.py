@@ -7,17 +7,12 @@ import tempfile
 import numpy as np
 import pytest
 
-from ranktest import rank_test
+from kerasmodels import on_two
 
 # As in tests/ranks/test_keras.py, so that both share their launches.
-ENV = {"JAX_ENABLE_X64": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
 EPOCHS = 4
 AT_ENDS = [({"epochs": 1}, True, (2, 0)), ({"steps": 4}, False, (1, 4))]
 """The second is saved after the last step of an epoch and before its end."""
-
-
-def on_two(backends=("torch", "tensorflow", "jax")):
-    return rank_test(n=2, door="keras", env=ENV, backends=backends, timeout=90)
 
 
 @contextlib.contextmanager
@@ -91,7 +86,7 @@ def bits(model, callbacks):
     return variables, [(c.wait, c.best) for c in callbacks]
 
 
-@on_two()
+@on_two(soaked="tensorflow")
 def test_training_goes_on_in_the_middle_of_an_epoch(hvd):
     goes_on_bit_for_bit(hvd, {"steps": 3}, False, (2, 1))
 
