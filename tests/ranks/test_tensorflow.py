@@ -306,28 +306,31 @@ def test_a_rank_without_data_can_join(hvd):
 
 
 @on_two
-@pytest.mark.parametrize("stride", [1, 3])
-def test_a_benchmark_s_long_convolution_is_tensorflow_s_own(hvd, stride):
+@pytest.mark.parametrize(("stride", "activation"), [(1, "relu"), (3, "tanh")])
+def test_a_benchmark_s_long_convolution_is_keras_own(hvd, stride, activation):
+    import keras
     import tensorflow as tf
 
-    from farandole.benchmarks.tensorflow_convolution import convolve
+    from farandole.benchmarks.layers import Conv1D
 
     rng = np.random.default_rng(0)
-    values = tf.constant(rng.normal(size=(2, 4101, 16)), tf.float32)
-    kernel = tf.constant(rng.normal(size=(5, 16, 3)), tf.float32)
+    x = tf.constant(rng.normal(size=(2, 4101, 16)), tf.float32)
+    ours, theirs = (kind(3, 5, stride, activation=activation) for kind in (Conv1D, keras.layers.Conv1D))
+    for layer in (ours, theirs):
+        layer.build((None, 4101, 16))
+    theirs.set_weights([ours.get_weights()[0], rng.normal(size=3)])
+    ours.set_weights(theirs.get_weights())
 
-    @tf.function(input_signature=[tf.TensorSpec((None, 4101, 16)), tf.TensorSpec((5, 16, 3))])
-    def found(values, kernel):
-        results = []
-        for way in (convolve, lambda v, k, s: tf.nn.conv1d(v, k, s, "VALID")):
-            with tf.GradientTape() as tape:
-                tape.watch([values, kernel])
-                convolved = way(values, kernel, stride)
-                loss = tf.reduce_sum(convolved**2)
-            results.append([convolved, *tape.gradient(loss, [values, kernel])])
-        return results
+    def found(layer, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            convolved = layer(x)
+            loss = tf.reduce_sum(convolved**2)
+        return [convolved, *tape.gradient(loss, [x, layer.kernel.value, layer.bias.value])]
 
-    ours, theirs = found(values, kernel)
-    for mine, wanted in zip(ours, theirs):
+    graphs = [tf.function(lambda x, layer=layer: found(layer, x), [tf.TensorSpec((None, 4101, 16))]) for layer in (ours, theirs)]
+    for mine, wanted in zip(graphs[0](x), graphs[1](x)):
         # Parts are summed in another order.
         np.testing.assert_allclose(mine, wanted, rtol=1e-4, atol=1e-5 * float(tf.reduce_max(abs(wanted))))
+    counted = [sum(node.type == "Conv2DBackpropFilter" for node in graph.get_concrete_function().graph.get_operations()) for graph in graphs]
+    assert counted == [-(-((4101 - 5) // stride + 1) // 512), 1], "ours in parts of 512 places"

@@ -5,6 +5,7 @@ Keras knows all that a saved benchmark consists of once this module is imported:
 
 from __future__ import annotations
 
+import importlib
 import random
 from typing import Any
 
@@ -50,20 +51,13 @@ def dropout(rate: float) -> Any:
 class Conv1D(keras.layers.Conv1D):
     """Keras' own, without padding; on torch and TensorFlow in the layout and with the kernels that are fastest there."""
 
-    def convolution_op(self, inputs: Any, kernel: Any) -> Any:
-        if keras.backend.backend() != "tensorflow":
-            return super().convolution_op(inputs, kernel)
-        from farandole.benchmarks.tensorflow_convolution import convolve
-
-        return convolve(inputs, ops.convert_to_tensor(kernel), self.strides[0])
-
     def call(self, inputs: Any) -> Any:
-        if keras.backend.backend() != "torch":
+        backend = keras.backend.backend()
+        if backend == "jax":
             return super().call(inputs)
-        from farandole.benchmarks.torch_convolution import convolve
-
+        module = importlib.import_module(f"farandole.benchmarks.{backend}_convolution")
         rectify = self.activation is keras.activations.relu
-        found = convolve(inputs, self.kernel.value, self.bias.value, self.strides[0], rectify=rectify)
+        found = module.convolve(inputs, self.kernel.value, self.bias.value, self.strides[0], rectify=rectify)
         return found if rectify else self.activation(found)
 
 

@@ -17,13 +17,16 @@ _PART = 512
 _FEWEST_CHANNELS = 16
 
 
-def convolve(values: Any, kernel: Any, stride: int) -> Any:
-    """(batch, length, channels) and (width, channels, filters) -> (batch, places, filters)."""
+def convolve(values: Any, kernel: Any, bias: Any, stride: int, *, rectify: bool) -> Any:
+    """(batch, length, channels), (width, channels, filters) and (filters,) -> (batch, places, filters)."""
     width, channels, _ = kernel.shape
     places = (values.shape[1] - width) // stride + 1
     if channels < _FEWEST_CHANNELS or places <= 2 * _PART:
-        return tf.nn.conv1d(values, kernel, stride, "VALID")
-    return _convolve_long(values, kernel, stride)
+        found = tf.nn.conv1d(values, kernel, stride, "VALID")
+    else:
+        found = _convolve_long(values, tf.convert_to_tensor(kernel), stride)
+    found = tf.nn.bias_add(found, bias)
+    return tf.nn.relu(found) if rectify else found
 
 
 def _convolve_long(values: Any, kernel: Any, stride: int) -> Any:
