@@ -23,10 +23,11 @@ APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -o DPkg::Lock:
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 
+NOW := -m "not soak and not more" -rs --durations=15
 NOT_COMPILED := /(tests|testing|_inductor|pygments|networkx|sqlalchemy|pip|setuptools|mypyc|distutils|physics)/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-of-ranks test-of-keras test-of-faults test-of-commands test-of-the-rest test-of-examples test-of-mpis test-mpis bench soak soak-of-jobs soak-of-checkpoints soak-of-other-faults soak-training lint slurm browser clean
+.PHONY: help demo test test-of-ranks test-of-keras test-of-faults test-of-commands test-of-the-rest test-of-examples test-of-mpis test-more test-of-what-was-left-out test-mpis bench soak soak-of-jobs soak-of-checkpoints soak-of-other-faults soak-training lint slurm browser clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,14 +39,20 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile. The longest come first, so that
 # the last ones end together.
-test: $(READY) ## ruff, mypy and every test except the soak
-	@$(MAKE) --no-print-directory -j3 -Otarget test-of-ranks test-of-faults test-of-keras test-of-the-rest test-of-commands test-of-mpis test-of-examples lint
+test: $(READY) ## ruff, mypy and the tests
+	@$(MAKE) --no-print-directory -j3 -Otarget test-of-ranks test-of-faults test-of-keras test-of-the-rest test-of-commands test-of-examples lint
+
+test-more: $(READY) ## tests that are left out there: other MPI libraries, Keras on TensorFlow and JAX, slow repetitions
+	@$(MAKE) --no-print-directory -j2 -Otarget test-of-what-was-left-out test-of-mpis
+
+test-of-what-was-left-out: $(COMPILED)
+	$(BIN)/python -m pytest -m "more and not soak" -rs --durations=15
 
 test-of-ranks: $(COMPILED)
-	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(RANK_TESTS) $(KERAS_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest $(NOW) $(RANK_TESTS) $(KERAS_TESTS:%=--ignore=%)
 
 test-of-keras: $(COMPILED)
-	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(KERAS_TESTS)
+	$(BIN)/python -m pytest $(NOW) $(KERAS_TESTS)
 
 test-of-mpis: $(OTHER_MPIS_READY) $(COMPILED)
 	$(BIN)/python -m pytest -m "not soak" -rs tests/mpis
@@ -54,16 +61,16 @@ test-of-mpis: $(OTHER_MPIS_READY) $(COMPILED)
 	done
 
 test-of-faults: $(COMPILED)
-	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(WAITING_TESTS)
+	$(BIN)/python -m pytest $(NOW) $(WAITING_TESTS)
 
 test-of-examples: $(COMPILED)
-	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(SHOWN_TESTS)
+	$(BIN)/python -m pytest $(NOW) $(SHOWN_TESTS)
 
 test-of-commands: $(COMPILED)
-	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 tests/cli $(SHOWN_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest $(NOW) tests/cli $(SHOWN_TESTS:%=--ignore=%)
 
 test-of-the-rest: $(COMPILED)
-	$(BIN)/python -m pytest -m "not soak" -rs --durations=15 $(patsubst %,--ignore=%,$(RANK_TESTS) $(WAITING_TESTS) $(SHOWN_TESTS) tests/cli tests/mpis)
+	$(BIN)/python -m pytest $(NOW) $(patsubst %,--ignore=%,$(RANK_TESTS) $(WAITING_TESTS) $(SHOWN_TESTS) tests/cli tests/mpis)
 
 test-mpis: $(READY) $(OTHER_MPIS_READY) ## the tests of ranks and faults on MPICH, Open MPI and Intel MPI
 	@for venv in .venv $(OTHER_MPIS:%=.venv-%); do \

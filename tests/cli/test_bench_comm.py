@@ -65,6 +65,7 @@ def test_two_ranks_of_its_own(tmp_path: Path) -> None:
         assert all(piece["rms_error"] >= 0 for piece in fitted["pieces"])
 
 
+@pytest.mark.more
 def test_ranks_of_two_nodes_are_measured_within_across_and_together(tmp_path: Path) -> None:
     words = ["--sizes", "8,40,2M", "--seconds", "0.05", "--collectives", "allreduce,allgather", "--json", "comm.json"]
     told = run_ranks(4, ON_NODES, args=words, cwd=tmp_path, timeout=120)

@@ -113,6 +113,7 @@ def test_resnets_are_those_of_torchvision(tmp_path: Path) -> None:
     assert shape == [2, 1000]
 
 
+@pytest.mark.more
 def test_the_synthetic_benchmark_prints_horovod_s_lines() -> None:
     arguments = [
         "--model",
@@ -164,6 +165,7 @@ def test_keras_learns_on_every_backend(tmp_path: Path, backend: str, model: str)
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.more
 def test_a_horovod_script_for_keras_learns(tmp_path: Path) -> None:
     run = run_ranks(
         2, EXAMPLES / "horovod_keras_script.py", launcher="farandole", timeout=LIMIT_S, cwd=tmp_path,

@@ -229,6 +229,7 @@ print(json.dumps([parameters["activation"], found.history, score]))
 """
 
 
+@pytest.mark.more
 def test_a_supervisor_runs_it(tmp_path: Path, data: Path) -> None:
     config = tmp_path / "nt3_model.txt"
     config.write_text("[Global_Params]\nactivation = 'tanh'\nepochs = 400\n")
@@ -243,6 +244,7 @@ def test_a_supervisor_runs_it(tmp_path: Path, data: Path) -> None:
     assert list(tmp_path.iterdir()) == [config], "nothing is written where no directory was named"
 
 
+@pytest.mark.more
 def test_optuna_searches(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "optuna_search.py"), "--trials", "1", "--epochs", "1"],

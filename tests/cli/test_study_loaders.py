@@ -60,6 +60,7 @@ def test_a_dry_run_says_what_would_be_read_and_makes_nothing(tmp_path: Path, dat
     assert shown.returncode == 0 and "nt_test2.csv" in shown.stdout and not (tmp_path / "study.json").exists()
 
 
+@pytest.mark.more
 def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path) -> None:
     data = tmp_path / "data"
     make("nt3", data, rows=128, features=1000)

@@ -1,6 +1,6 @@
 """The MPI library of this environment: ranks load it, both launchers start them, and a wrong mpiexec is noticed.
 
-`make test` runs this with MPICH, Open MPI and Intel MPI.
+`make test-more` runs this with MPICH, Open MPI and Intel MPI.
 """
 
 import json

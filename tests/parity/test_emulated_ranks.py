@@ -109,6 +109,7 @@ def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(abs(a - b) for a, b in zip(one["weights"], other["weights"]))
 
 
+@pytest.mark.more
 def test_one_rank_as_two(ranks: Any, folder: Path) -> None:
     env = {**ENV, "KERAS_BACKEND": "torch"}
     first, second = ranks(2, train_together_and_alone, str(folder), door="keras", env=env, timeout=120)

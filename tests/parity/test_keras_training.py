@@ -19,8 +19,8 @@ FEW_KINDS = ["adam", "accumulated"]
 KINDS = ["sgd", "momentum", "adam", "rmsprop", "lars", "clipped", "accumulated"]
 
 
-def on_ranks(n, backends=BACKENDS, soaked=""):
-    return rank_test(n=n, door="keras", env=ENV, backends=backends, soaked=soaked, timeout=90)
+def on_ranks(n, backends=BACKENDS):
+    return rank_test(n=n, door="keras", env=ENV, backends=backends, timeout=90)
 
 
 def data(rank=0, size=1):
@@ -235,7 +235,7 @@ def test_a_step_in_two_parts_trains_what_a_whole_one_does(hvd, policy, width):
     assert hvd.check_buffers_match(ours) == len(ours)
 
 
-@on_ranks(2, soaked="tensorflow")
+@on_ranks(2)
 def test_passes_that_add_up_are_reduced_once(hvd):
     def train():
         held = build()

@@ -7,7 +7,7 @@ from kerasmodels import compiled, data, model_of, on_two, weights
 # What is saved
 
 
-@on_two(soaked="jax")
+@on_two()
 def test_a_saved_model_is_plain_keras_and_can_be_trained_on(hvd):
     import tempfile
     from pathlib import Path
@@ -32,7 +32,7 @@ def test_a_saved_model_is_plain_keras_and_can_be_trained_on(hvd):
     assert hvd.check_buffers_match(weights(again)) == 0
 
 
-@on_two(soaked="tensorflow")
+@on_two()
 def test_a_loaded_model_adds_passes_up_as_before(hvd):
     import tempfile
     from pathlib import Path
@@ -52,7 +52,7 @@ def test_a_loaded_model_adds_passes_up_as_before(hvd):
 # Overflow
 
 
-@on_two(soaked="jax")
+@on_two()
 @pytest.mark.parametrize("outer", ["loss scale", "distributed"])
 def test_an_overflow_on_one_rank_skips_the_step_on_all(hvd, outer):
     import keras
@@ -76,7 +76,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(hvd, outer):
     assert float(keras.ops.convert_to_numpy(scaling.dynamic_scale)) == 1.0
 
 
-@on_two(soaked="tensorflow")
+@on_two()
 @pytest.mark.parametrize("outer", ["loss scale", "distributed"])
 def test_an_overflow_in_a_layer_that_stays_skips_the_step_on_all(hvd, outer):
     """Every shared gradient is finite: the layer that stays is a second output, which the first knows nothing of."""
@@ -105,7 +105,7 @@ def test_an_overflow_in_a_layer_that_stays_skips_the_step_on_all(hvd, outer):
     assert all(np.isfinite(value).all() for value in weights(model))
 
 
-@on_two(soaked="jax")
+@on_two()
 def test_passes_add_up_in_either_nesting(hvd):
     import keras
     import numpy as np
@@ -221,7 +221,7 @@ def test_xla_on_tensorflow_is_refused_with_what_to_type(hvd):
         model.fit(*data(16), batch_size=8, verbose=0)
 
 
-@on_two(soaked="tensorflow")
+@on_two()
 @pytest.mark.parametrize("scaled", [False, True])
 def test_an_optimizer_can_be_distributed_after_it_has_stepped(hvd, scaled):
     """Its step was compiled without a reduction."""
@@ -340,7 +340,7 @@ def test_layers_can_stay_with_their_rank(hvd):
     assert hvd.check_buffers_match([keras.ops.convert_to_numpy(v) for v in model.layers[1].variables]) == 0
 
 
-@on_two(soaked="tensorflow")
+@on_two()
 def test_layers_that_stay_step_as_far_as_others(hvd):
     """On batches that are alike on both ranks, one process steps as far. An embedding's gradient may be sparse."""
     import keras
@@ -374,7 +374,7 @@ def check_steps_of_layers_that_stay(hvd, passes):
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
-@on_two(soaked="jax")
+@on_two()
 @pytest.mark.parametrize("way", ["fp16", "bf16"])
 def test_gradients_can_travel_in_16_bits(hvd, way):
     import keras
@@ -426,7 +426,7 @@ def test_gradients_of_another_type_than_the_variable_are_cast(hvd):
         assert np.unique(keras.ops.convert_to_numpy(variable)).tolist() == [-2]
 
 
-@on_two(soaked="jax")
+@on_two()
 def test_values_and_callbacks(hvd):
     import keras
     import numpy as np

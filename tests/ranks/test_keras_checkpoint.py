@@ -86,7 +86,7 @@ def bits(model, callbacks):
     return variables, [(c.wait, c.best) for c in callbacks]
 
 
-@on_two(soaked="tensorflow")
+@on_two()
 def test_training_goes_on_in_the_middle_of_an_epoch(hvd):
     goes_on_bit_for_bit(hvd, {"steps": 3}, False, (2, 1))
 

@@ -147,6 +147,7 @@ def trained_on_one_and_two_nodes(hvd):
     return hvd.describe()["mpi"]["thread_level"], [trained(hvd, "aa"), trained(hvd, "ab")]
 
 
+@pytest.mark.more
 def test_a_team_with_fewer_threads_trains_the_same_weights(ranks):
     runs = {
         level: ranks(2, trained_on_one_and_two_nodes, door="torch", env={LEVEL: level}, timeout=60)

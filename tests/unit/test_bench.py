@@ -109,6 +109,7 @@ def test_a_table_says_what_was_met_and_what_was_missed() -> None:
     assert lines[5].endswith("missed (50.00%)")
 
 
+@pytest.mark.more
 def test_a_benchmark_runs(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     command = [sys.executable, "-m", "bench", "idle", "--quick", "--json", str(out)]

@@ -54,6 +54,7 @@ def test_an_optimizer_before_init_is_told(tmp_path):
     assert run.stdout.endswith("False\n")
 
 
+@pytest.mark.more
 def test_both_lars_make_the_steps_of_the_paper(tmp_path):
     code = """
         import keras, numpy as np, torch

@@ -226,6 +226,12 @@ def _add_to_scaled(total, x, factor):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def _sum_scaled(a, b, factor, out):
+    for i in range(out.size):
+        out[i] = (a[i] + b[i]) * factor
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def sum_slices(pids, addresses, out, total, reads, vectors, multiply, divide, stream):
     """out = (the sum of the slices, in their order) * multiply / divide.
 
@@ -253,6 +259,8 @@ def sum_slices(pids, addresses, out, total, reads, vectors, multiply, divide, st
                 _add_to_scaled(target, so_far, multiply)
             elif number == last and exact and stream:
                 _stream_sum(so_far, part, multiply, target)
+            elif number == last and exact:
+                _sum_scaled(so_far, part, multiply, target)
             elif number == last:
                 _finish(so_far, part, sum_, number > 1, multiply, divide)
                 target[:] = sum_

@@ -37,7 +37,7 @@ def numpy_name(dtype: torch.dtype) -> str:
 
 def staged(tensor: torch.Tensor) -> bool:
     """Whether a tensor's memory is not the host's, so that it travels through a copy."""
-    return tensor.device.type != "cpu"
+    return not tensor.is_cpu
 
 
 def as_array(tensor: torch.Tensor) -> AnyArray:

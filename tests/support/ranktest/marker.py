@@ -44,11 +44,11 @@ def rank_test(
     env: Mapping[str, str] | None = None,
     timeout: float = 60.0,
     backends: Sequence[str] = (),
-    soaked: str = "",
+    more: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Run the function on `n` ranks; its first argument is the initialised door, the rest come from parametrize.
 
-    With `backends`, once for each of Keras' backends named, for `soaked` in the soak only. Functions with the same `n`, `door`, backend and `env`
+    With `backends`, once for each of Keras' backends named; those in `more` are marked so. Functions with the same `n`, `door`, backend and `env`
     share a launch, whichever files they are in. One that makes no progress for `timeout` seconds is killed and named.
     """
     counts = [n] if isinstance(n, int) else list(n)
@@ -71,8 +71,8 @@ def rank_test(
         # The harness has its own limits, and the first test of a batch pays for the whole launch.
         marks = [pytest.mark.timeout(0), pytest.mark.parametrize("n", counts, ids=lambda count: f"n{count}")]
         if backends:
-            often = [pytest.param(name, marks=pytest.mark.soak) if name == soaked else name for name in backends]
-            marks.append(pytest.mark.parametrize("backend", often))
+            marked = [pytest.param(name, marks=pytest.mark.more) if name in more else name for name in backends]
+            marks.append(pytest.mark.parametrize("backend", marked))
         for mark in marks:
             mark(item)
         return item
