@@ -81,7 +81,10 @@ class BufferReducer:
         weakref.finalize(self, self._plan.retire).atexit = False
         self._copies = [False] * len(shapes)
         self._own: dict[int, AnyArray] = {}
-        self._rank = settings.process_set.runtime().transport.rank
+        transport = settings.process_set.runtime().transport
+        self._rank = transport.rank
+        self.changes_nothing = transport.size == 1 and settings.wire is None and not settings.how.scales
+        """Whether a reduction leaves gradients as they are: a graph that is not interrupted for it is faster."""
 
     def _open_plan(self, label: str, name: str) -> GradientPlan:
         settings = self.settings

@@ -68,9 +68,11 @@ class Reducer:
 
     def reduce(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, as a part of the compiled step. Collective when it runs."""
-        shapes = self._open(in_place=True).shapes
+        buffers = self._open(in_place=True)
         # As optimizers do: a step of the user's own may hand over gradients of another type than the variable's.
-        grads = [jax.numpy.asarray(g, shape.dtype) for g, shape in zip(grads, shapes)]
+        grads = [jax.numpy.asarray(g, shape.dtype) for g, shape in zip(grads, buffers.shapes)]
+        if buffers.changes_nothing:
+            return grads
         call = buffer_callback(
             self._run,
             [jax.ShapeDtypeStruct(g.shape, g.dtype) for g in grads],

@@ -71,6 +71,8 @@ class GraphReducer:
         """The gradients of all ranks, as a part of the graph. Collective when it runs."""
         # As optimizers do: a step of the user's own may hand over gradients of another type than the variable's.
         dense = [tf.cast(tf.convert_to_tensor(g), shape.dtype) for g, shape in zip(grads, self._buffers.shapes)]
+        if self._buffers.changes_nothing:
+            return dense
         reduced = call_back(self._run, dense, [gradient.dtype for gradient in dense])
         for result, shape in zip(reduced, self._buffers.shapes):
             result.set_shape(shape.shape)
