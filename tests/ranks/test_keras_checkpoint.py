@@ -9,7 +9,6 @@ import pytest
 
 from kerasmodels import on_two
 
-# As in tests/ranks/test_keras.py, so that both share their launches.
 EPOCHS = 4
 AT_ENDS = [({"epochs": 1}, True, (2, 0)), ({"steps": 4}, False, (1, 4))]
 """The second is saved after the last step of an epoch and before its end."""
@@ -44,14 +43,28 @@ def made(hvd, patience=50, passes=1):
     return model, [plateau, stopping]
 
 
-def fit(hvd, model, callbacks, first=0):
+def batches_at_hand(x, y):
+    import keras
+
+    class Batches(keras.utils.PyDataset):
+        at_hand = True
+
+        def __len__(self):
+            return len(x) // 8
+
+        def __getitem__(self, index):
+            return x[8 * index : 8 * index + 8], y[8 * index : 8 * index + 8]
+
+    return Batches()
+
+
+def fit(hvd, model, callbacks, first=0, at_hand=False):
     rng = np.random.default_rng(hvd.rank())
     x = rng.normal(size=(32, 8)).astype("float32")
+    y = x.sum(1, keepdims=True)
+    given = {"x": batches_at_hand(x, y)} if at_hand else {"x": x, "y": y, "batch_size": 8}
     together = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
-    model.fit(
-        x, x.sum(1, keepdims=True), batch_size=8, verbose=0, initial_epoch=first, epochs=EPOCHS,
-        callbacks=[*together, *callbacks],
-    )  # fmt: skip
+    model.fit(**given, verbose=0, initial_epoch=first, epochs=EPOCHS, callbacks=[*together, *callbacks])
     history = model.history.history
     return list(zip(history.get("loss", []), history.get("mae", [])))
 
@@ -89,6 +102,11 @@ def bits(model, callbacks):
 @on_two()
 def test_training_goes_on_in_the_middle_of_an_epoch(hvd):
     goes_on_bit_for_bit(hvd, {"steps": 3}, False, (2, 1))
+
+
+@on_two(["tensorflow"])
+def test_training_goes_on_among_batches_at_hand(hvd):
+    goes_on_bit_for_bit(hvd, {"steps": 3}, False, (2, 1), at_hand=True)
 
 
 @on_two(["torch"])
@@ -170,24 +188,24 @@ def test_what_callbacks_know_by_number_comes_back(hvd):
         assert knowing.seen == {1: 0.5, (2, 3): "x"}
 
 
-def goes_on_bit_for_bit(hvd, when, background, at, passes=1):
+def goes_on_bit_for_bit(hvd, when, background, at, passes=1, at_hand=False):
     """Of 4 steps in an epoch; the 11th is the last before the end comes. `at`: the epoch and step to go on from."""
     when = hvd.checkpoint.When(**when, signals=False)
     unbroken, callbacks = made(hvd, passes=passes)
-    losses = fit(hvd, unbroken, callbacks)
+    losses = fit(hvd, unbroken, callbacks, at_hand=at_hand)
     with shared_folder(hvd) as folder:
         broken, knowing = made(hvd, passes=passes)
         checkpointer = hvd.checkpoint.Checkpointer(folder, broken, callbacks=knowing, when=when, background=background)
         assert checkpointer.restore() == 0
         with pytest.raises(Interrupted):
-            fit(hvd, broken, [*knowing, checkpointer, interruption(11)])
+            fit(hvd, broken, [*knowing, checkpointer, interruption(11)], at_hand=at_hand)
         checkpointer.close()
 
         resumed, knowing = made(hvd, passes=passes)
         checkpointer = hvd.checkpoint.Checkpointer(folder, resumed, callbacks=knowing, when=when, background=background)
         first = checkpointer.restore()
         assert (first, checkpointer.progress.step_in_epoch) == at
-        assert fit(hvd, resumed, [*knowing, checkpointer], first) == losses[first:]
+        assert fit(hvd, resumed, [*knowing, checkpointer], first, at_hand) == losses[first:]
         assert bits(resumed, knowing) == bits(unbroken, callbacks)
         assert checkpointer.progress.step == 4 * EPOCHS
 

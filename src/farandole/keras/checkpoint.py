@@ -241,6 +241,8 @@ def _let_pass(model: Any, count: int, logs: dict[str, float]) -> None:
             model.train_function = train
         if not isinstance(given[-1], list):
             _take(model, given[-1])
+        elif keras.backend.backend() == "tensorflow":
+            _take(model, iter(given[-1]))  # batches at hand: no more than one call's
         return logs if len(given) == 1 else (logs, given[0])  # JAX also hands the state through
 
     model.train_function = passed
