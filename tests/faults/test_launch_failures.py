@@ -170,7 +170,9 @@ def test_a_rank_that_will_not_listen_is_killed() -> None:
 def test_a_killed_worker_takes_its_rank_along() -> None:
     script = "import os, time\nif rank_number() == 1: os.kill(os.getppid(), 9)\ntime.sleep(60)"
     told = block(failed(script, "", 1))
-    assert "rank 1 failed: the connection to its worker was lost" in told["head"]
+    assert "failed: the connection to its worker was lost" in told["head"]
+    # mpiexec kills the other worker at once, and may itself name that one: on a busy machine the launcher sees both go together.
+    assert "rank 1 failed" in told["head"] or told["others"].startswith("rank 1 (")
 
 
 def test_a_worker_that_is_told_to_end_fails_the_job() -> None:

@@ -92,6 +92,7 @@ def test_training_is_that_of_one_process(hosts: Network) -> None:
         assert told["apart"] < 1e-12
 
 
+@pytest.mark.more
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("per_host", "compression", "width"), [pytest.param(1, "none", 4, marks=pytest.mark.soak), (2, "fp16", 2)])
 def test_each_value_crosses_the_link_once(

@@ -55,6 +55,7 @@ def without_numba(tmp_path):
 FEW = ("window", "none")
 
 
+@pytest.mark.more
 def test_every_way_gives_the_same_bits_on_every_rank(ranks, without_numba):
     check_bits(ranks, {"by default": {}, **{name: WAYS[name] for name in FEW}, "not compiled": without_numba})
 
