@@ -40,7 +40,7 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile. The longest come first, so that
 # the last ones end together. Three at a time starve each other's ranks on two cores: they take twice as long, and some stand still for seconds.
 test: $(READY) ## ruff, mypy and the tests
-	@$(MAKE) --no-print-directory -j2 -Otarget test-of-ranks test-of-faults test-of-keras test-of-the-rest test-of-commands test-of-examples lint
+	@$(MAKE) --no-print-directory -j2 -Otarget test-of-ranks test-of-faults test-of-keras test-of-the-rest test-of-commands lint test-of-examples
 
 test-more: $(READY) ## tests that are left out there: other MPI libraries, Keras on TensorFlow and JAX, slow repetitions
 	@$(MAKE) --no-print-directory -j2 -Otarget test-of-what-was-left-out test-of-mpis

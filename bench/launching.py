@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).resolve().parents[1]
-_TIMEOUT_S = 400.0
+_TIMEOUT_S = 600.0
 _ENDING_S = 20.0
 _TUNING = ("MALLOC_", "FARANDOLE_", "HOROVOD_", "OMP_", "MKL_", "GLIBC_TUNABLES")
 

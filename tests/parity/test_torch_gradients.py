@@ -462,6 +462,7 @@ def without(hvd, what):
         yield expected
 
 
+@pytest.mark.more
 @rank_test(n=[2, 3], door="torch", env=WINDOW, timeout=60)
 @pytest.mark.parametrize("what", ["room for results", "reading neighbours", "shared memory", "a common node"])
 def test_the_same_without(hvd, what):

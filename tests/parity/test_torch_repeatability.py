@@ -3,6 +3,8 @@
 Three ranks, because two cannot be added in a wrong order.
 """
 
+import pytest
+
 KINDS = {"direct": "direct", "window": "window", "none": "mpi"}
 """FARANDOLE_NODE_EXCHANGE, and what a plan says it uses."""
 
@@ -43,6 +45,7 @@ def trained_digests(hvd):
     return found
 
 
+@pytest.mark.more
 def test_runs_repeat_bit_for_bit(ranks):
     run = ranks(3, trained_digests, door="torch", timeout=90)
     first = run[0]

@@ -189,6 +189,7 @@ def grown(path: Path, rank: int) -> bool:
     return part.exists() and part.stat().st_size > 200_000
 
 
+@pytest.mark.more
 def test_merging_200_thousand_events_takes_little_memory(tmp_path):
     path = tmp_path / "trace.json"
     for rank in range(2):

@@ -8,6 +8,7 @@ import keras
 
 import farandole.keras as hvd
 from farandole.train.plan import Plan
+from farandole.train.short_calls import shorten_calls
 
 __all__ = ["SLOTS", "compile_model"]
 
@@ -29,6 +30,7 @@ def compile_model(model: Any, name: str, plan: Plan, loss: Any, metrics: list[An
     """With optimizer `name`."""
     model.compile(_optimizer(name, plan), loss, metrics=metrics)
     model.optimizer.build(model.trainable_variables)
+    shorten_calls(model)
 
 
 def _optimizer(name: str, plan: Plan) -> Any:

@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
 
 SCRIPT = """
-import json, os, sys, tempfile
+import json, os, random, sys, tempfile
 os.environ["KERAS_BACKEND"] = "torch"
 sys.modules.update(dict.fromkeys(["tensorflow", "jax"]))  # Keras would load them
 import keras, numpy as np, torch
@@ -36,6 +36,7 @@ from farandole.train.running import run_here
 from farandole.train.settings import RunSettings
 from farandole.train.memory import check_memory, estimated_bytes, largest_batch, weights_within
 from farandole.train.plan import Plan
+from farandole.train.short_calls import shorten_calls
 
 def built(name, features, classes=0, compiled=False, **given):
     none = ArraySamples((np.empty((0, features)),), None)
@@ -125,6 +126,29 @@ found["saved"] = {
     "p1b1": saved_and_loaded(built("p1b1", 40, 3, True, model="cvae", dense=(8, 4)), genes, genes, types),
     "p1b3": saved_and_loaded(built("p1b3", 40, 0, True, locally_connected=True, **few), types[:, :1], genes),
 }
+
+def trained(shorten, name, target, inputs, **given):
+    # The weights after two steps, a forecast, and whether Keras has called a layer in its own way.
+    random.seed(3), torch.manual_seed(3)
+    model, seen = built(name, 40, target.shape[1], True, **given), []
+    if shorten:
+        shorten_calls(model)
+    model.layers[0].register_forward_pre_hook(lambda *_: seen.append(1))
+    for _ in range(2):
+        model.train_on_batch(inputs, target)
+    return [*(w.tolist() for w in model.get_weights()), model.predict(inputs, verbose=0).tolist()], bool(seen)
+
+found["short calls"] = {}
+def compare(title, *words, **given):
+    long, short = (trained(shorten, *words, **given) for shorten in (False, True))
+    found["short calls"][title] = [long[0] == short[0], long[1], short[1]]
+
+compare("nt3", "nt3", types[:, :2], genes[:, :, None], dropout=0.5, **few)
+compare("p1b3", "p1b3", types[:, :1], genes, dropout=0.5, dense=(8, 4))
+compare("penalties on activities", "p1b2", types, genes, dense=(8, 4))
+keras.config.set_dtype_policy("mixed_bfloat16")
+compare("mixed precision", "nt3", types[:, :2], genes[:, :, None], **few)
+keras.config.set_dtype_policy("float32")
 
 plan = Plan(ranks=2, passes=1, parallel="steps", epochs=1, steps=1, local_batch=10, rate=0.1, samples_per_epoch=20)
 small = keras.Sequential([keras.Input((30,)), keras.layers.Dense(20), keras.layers.Dense(1)])
@@ -232,6 +256,16 @@ LAYERS = [
 @pytest.mark.parametrize("layer", LAYERS)
 def test_layers_compute_what_they_should(found: dict[str, Any], layer: str) -> None:
     assert found[layer] < 1e-5
+
+
+def test_shorter_calls_train_the_same(found: dict[str, Any]) -> None:
+    same, shortened, left = True, [True, False], [True, True]
+    assert found["short calls"] == {
+        "nt3": [same, *shortened],
+        "p1b3": [same, *shortened],
+        "penalties on activities": [same, *left],
+        "mixed precision": [same, *left],
+    }
 
 
 @pytest.mark.parametrize("metric", ["r2", "correlation", "accuracy"])

@@ -112,13 +112,14 @@ def _fetched(training: Training, fit: _Fit, batches: Iterator[Any]) -> Iterator[
 
 
 def _forward(training: Training, fit: _Fit, original: Callable[..., Any]) -> Callable[..., Any]:
+    compiling = sys.modules["torch"].compiler.is_compiling
+
     def told(start_ns: int) -> None:
         training.span("FORWARD", start_ns, time.monotonic_ns())
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        compiling = sys.modules["torch"].compiler.is_compiling()
-        if compiling or training.inside or not fit.running or not training.recording():
+        if compiling() or training.inside or not fit.running or not training.recording():
             return original(self, *args, **kwargs)
         return training.outermost(told, original, self, *args, **kwargs)
 
