@@ -27,6 +27,7 @@ from farandole.train.batches import EvaluationBatches, TrainingBatches
 from farandole.train.plan import Plan, make_plan
 from farandole.train.seeds import spread_seeds
 from farandole.train.settings import RunSettings
+from farandole.train.short_calls import shorten_calls
 
 
 class _Training:
@@ -38,6 +39,7 @@ class _Training:
         self.model.compile(parameters.optimizer, keras.losses.CategoricalCrossentropy())
         self.model.optimizer.learning_rate = plan.rate
         self.model.optimizer.build(self.model.trainable_variables)
+        shorten_calls(self.model)
         self._wrapped = DistributedDataParallel(
             self.model, gradient_as_bucket_view=True, broadcast_buffers=False
         )

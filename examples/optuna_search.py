@@ -8,6 +8,7 @@ import argparse
 import optuna
 
 from farandole.candle import nt3
+from farandole.errors import TrainingError
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
         return nt3.objective({"preset": "test", "epochs": options.epochs, **config})
 
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
-    study.optimize(score, n_trials=options.trials)
+    study.optimize(score, n_trials=options.trials, catch=(TrainingError,))  # of rates that are too high
     print(f"best validation accuracy {study.best_value:.3f} with {study.best_params}")
 
 

@@ -99,6 +99,7 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     options = ["--data-dir", str(data), "--epochs", "2", "--json", "--train_steps", "2", "--optimizer", "lars", "--power"]
     still = ["--learning_rate", "1e-30", "--val_steps", "1", "--batch_size", "4"]
     candle = ["--model_name", "nt3", "--run_id", "RUN000", "-v", "--train_bool", "true", "--drop", "0.3", "--metrics", "mse"]
+    candle += ["--category_cutoffs", "0.0", "0.5", "--gpus"]
     for name in ("report.html", "model.keras"):
         (tmp_path / "out here" / name).mkdir(parents=True)  # so that it cannot be written
     run = farandole("run", "nt3", *options, *SMALL, *still, *candle, "--output-dir", "out here", cwd=tmp_path)
@@ -109,7 +110,7 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     assert record["plan"]["steps"] == 2 and record["settings"]["optimizer"] == "lars"
     assert record["settings"]["dropout"] == 0.3, "by its older name"
     assert record["notes"] == [
-        "ignored: metrics='mse'. It changes a training of CANDLE's, and none here.",
+        "ignored: metrics='mse', category_cutoffs=[0.0, 0.5]. It changes a training of CANDLE's, and none here.",
         "the model is not kept: out here/model.keras cannot be written (Is a directory)",
     ]
     assert record["files"]["model"] is None
@@ -128,7 +129,7 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "framework", ["torch", *(pytest.param(name, marks=pytest.mark.soak) for name in ("tensorflow", "jax"))]
+    "framework", ["torch", *(pytest.param(name, marks=pytest.mark.more) for name in ("tensorflow", "jax"))]
 )
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, data: Path, framework: str) -> None:
     options = ["-n", "2", "--framework", framework, "--data-dir", str(data), "--epochs", "4", "--learning_rate", "1e30", "--activation", "linear"]
@@ -157,7 +158,7 @@ if os.environ.get("FARANDOLE_RESTART") == "0":
 """
 
 
-@pytest.mark.soak  # two trainings; faults/ kills smaller ones
+@pytest.mark.more  # two trainings; faults/ kills smaller ones
 def test_a_killed_run_ends_with_the_same_weights(
     finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, data: Path
 ) -> None:
@@ -245,6 +246,17 @@ def test_a_supervisor_runs_it(tmp_path: Path, data: Path) -> None:
 
 
 @pytest.mark.more
+def test_a_supervisors_lines_are_run_one_after_the_other(tmp_path: Path) -> None:
+    (tmp_path / "upf.txt").write_text('{"dropout": 0.0}\n{"dropout": 0.4, "ckpt_save_weights_only": false}\n')
+    words = ["launch", "-n", "2", "--", "python", str(ROOT / "examples" / "candle_supervisor.py"), "--upf", "upf.txt"]
+    run = farandole(*words, "--epochs", "2", "--objective", "val_acc", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    told = [line.removeprefix("[0] ") for line in run.stdout.splitlines() if "val_acc" in line]
+    assert [line.split("  ")[1] for line in told] == (tmp_path / "upf.txt").read_text().splitlines()
+    assert all(0 <= float(line.split()[1]) <= 1 for line in told)
+
+
+@pytest.mark.more
 def test_optuna_searches(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "optuna_search.py"), "--trials", "1", "--epochs", "1"],
@@ -288,6 +300,8 @@ def test_help_names_the_choices(tmp_path: Path) -> None:
         (["nt3", "--config_file", "absent.txt"], "absent.txt is no config file"),
         (["nt3", "--checkpoint-every", "often"], "expected e.g. 5 (epochs), 100steps"),
         ([], "which benchmark?"),
+        (["-v", "nt3"], "which benchmark? nt3 was taken for a value of an option: begin with it."),
+        (["p1b2", "--reg_l2", "-1"], "reg_l2=-1.0: expected 0 or more"),
         (["mnist"], "Use one of nt3, p1b1, p1b2, p1b3"),
     ],
 )

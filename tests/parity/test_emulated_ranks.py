@@ -26,7 +26,7 @@ P1B2 = {"benchmark": "p1b2", "dense": [12, 8], "epochs": 12, "batch_size": 8, "d
 # Ranks' last batches are not alike: 3 do not divide the samples, nor does the batch.
 P1B3 = {
     "benchmark": "p1b3", "dense": [12, 8], "activation": "tanh", "epochs": 2, "batch_size": 30, "dropout": 0.25,
-    "learning_rate": 0.05,
+    "learning_rate": 0.05, "val_steps": 1,
 }  # fmt: skip
 SIZES = {"nt3": (50, 60), "p1b1": (50, 20), "p1b2": (30, 160), "p1b3": (2000, 20)}
 """Rows and features of each benchmark's files."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ranktest import rank_test, run_ranks
@@ -39,3 +40,17 @@ def test_a_file_that_rank_0_cannot_write_is_told_by_all(fd):
     with pytest.raises(TrainingError, match=r"rank 0 cannot read or write a file: .*No such file or directory: 'absent/run\.json'"):
         on_rank_0(lambda: Path("absent/run.json").write_text(""))
     assert on_rank_0(fd.rank) == 0
+
+
+@rank_test(n=[1, 2, 3])
+def test_ranks_that_end_with_other_weights_are_named(fd):
+    from farandole.errors import TrainingError
+    from farandole.train.session import same_weights
+
+    weights = [np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(1)]
+    digests = fd.allgather_object(same_weights(weights))
+    assert len(set(digests)) == 1
+    if fd.size() > 1:
+        weights[1][0] += fd.rank() == 1
+        with pytest.raises(TrainingError, match=r"ranks \[1\] end with other weights than rank 0"):
+            same_weights(weights)

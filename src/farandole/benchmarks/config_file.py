@@ -18,7 +18,7 @@ from typing import Any
 
 from farandole.errors import SettingsError
 
-__all__ = ["ALIASES", "CANDLE_ONLY", "ignored", "literal", "read_config_file", "translated"]
+__all__ = ["ALIASES", "CANDLE_ONLY", "LISTS", "ignored", "literal", "read_config_file", "translated"]
 
 ALIASES = {
     "drop": "dropout",
@@ -106,8 +106,12 @@ OFF = {
     "eval_bool": (True,),
     "ckpt_keep_mode": ("linear",),
     "ckpt_skip_epochs": (0,),
+    "ckpt_save_weights_only": (False,),
 }
-"""What exists in CANDLE and not here, with the values that do without it."""
+"""What exists in CANDLE and not here, with the values that do without it; None does as well."""
+
+LISTS = frozenset(["category_cutoffs", "gpus", "metrics"])
+"""Those of which a command line may have several values."""
 
 CANDLE_ONLY = WITHOUT_EFFECT | OFF.keys() | {"ckpt_save_best"}
 """Names that are no setting here."""
@@ -115,7 +119,7 @@ CANDLE_ONLY = WITHOUT_EFFECT | OFF.keys() | {"ckpt_save_best"}
 
 def read_config_file(path: str | Path) -> dict[str, Any]:
     """The values of a config file, under its own names."""
-    parser = configparser.ConfigParser(interpolation=None)
+    parser = configparser.ConfigParser(interpolation=None, default_section="")  # [DEFAULT] is one like the others
     try:
         with Path(path).open(encoding="utf-8") as file:
             parser.read_file(file)
@@ -149,7 +153,7 @@ def translated(values: Mapping[str, Any], known: Iterable[str], source: str) -> 
         if name in known:
             result[name] = value
         elif name in OFF:
-            if value not in OFF[name]:
+            if value is not None and value not in OFF[name]:
                 raise SettingsError(
                     f"{source}: {given}={value!r} is a feature of CANDLE that is not there; leave it out, or set it to "
                     f"{OFF[name][0]!r}"
@@ -174,7 +178,7 @@ def literal(text: str, what: str) -> Any:
     """A Python literal: a number, a quoted text, a list, True, False or None."""
     try:
         return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise SettingsError(
             f"{what} = {text!r} is no literal; expected e.g. 20, 0.001, 'relu', [200, 20], True or None"
         ) from None

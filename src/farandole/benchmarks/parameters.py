@@ -67,6 +67,8 @@ class Parameters:
             raise SettingsError(f"dropout={self.dropout}: expected a fraction from 0 to below 1, e.g. 0.1")
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise SettingsError(f"learning_rate={self.learning_rate}: expected a number above 0, e.g. 0.001")
+        if (penalty := getattr(self, "reg_l2", 0.0)) < 0:
+            raise SettingsError(f"reg_l2={penalty}: expected 0 or more, e.g. 0.00001")
         if not 0 < (kept := getattr(self, "val_split", 0.1)) < 1:  # of benchmarks whose files have no validation data
             raise SettingsError(f"val_split={kept}: expected a fraction between 0 and 1, e.g. 0.1")
         for name, kind in _fields(type(self)).items():

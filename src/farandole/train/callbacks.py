@@ -174,33 +174,31 @@ class StopWhenNotFinite(keras.callbacks.Callback):
         """What to say of checkpoints."""
         self._plan = plan
         self._epoch = 0
-        self._saw_it_last = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         loss = float((logs or {}).get("loss", 0.0))
-        if math.isfinite(loss):
-            return
-        if world.size() > 1:
-            if batch + 1 == self._plan.steps * self._plan.passes:
-                self._saw_it_last = True  # the others have no step left in which to hear of it
-                return
-            self._tell_others()
-        self._stop(f"the loss is {loss} in step {batch // self._plan.passes + 1} of epoch {self._epoch + 1}")
+        if world.size() > 1 and batch + 1 == self._plan.steps * self._plan.passes:
+            self._check_last(loss)
+        elif not math.isfinite(loss):
+            if world.size() > 1:
+                self._tell_others()
+            self._stop(f"the loss is {loss} in step {batch // self._plan.passes + 1} of epoch {self._epoch + 1}")
+
+    def _check_last(self, loss: float) -> None:
+        """Of an epoch: the others have no step left in which to hear of it. Collective."""
+        losses = allgather_object(loss)
+        ranks = [str(rank) for rank, found in enumerate(losses) if not math.isfinite(found)]
+        if ranks:
+            where = f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
+            self._stop(f"the loss is {losses[int(ranks[0])]} in the last step of epoch {self._epoch + 1}, on {where}")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         found = logs or {}
-        if not math.isfinite(loss := found.get("loss", 0.0)):
-            self._stop(f"the loss is {loss} in the last step of epoch {epoch + 1}{self._where()}")
         for part, data in (("val", "validation"), ("test", "test")):
             self.check(data, found.get(f"{part}_loss", 0.0), f"after epoch {epoch + 1}")
-
-    def _where(self) -> str:
-        """The ranks whose own loss it was. Collective: the epoch's loss tells all of them."""
-        ranks = [str(rank) for rank, saw_it in enumerate(allgather_object(self._saw_it_last)) if saw_it]
-        return f", on rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}" if ranks else ""
 
     def check(self, data: str, loss: float, when: str) -> None:
         """Of validation or test data: it may be infinite while training still goes well, but not be no number."""

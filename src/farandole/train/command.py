@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole.benchmarks import NAMES, benchmark
-from farandole.benchmarks.config_file import ALIASES, CANDLE_ONLY, literal
+from farandole.benchmarks.config_file import ALIASES, CANDLE_ONLY, LISTS, literal
 from farandole.benchmarks.parameters import kinds
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
@@ -54,7 +54,8 @@ def add_run(verbs: Verbs) -> None:
     _add_hyper_parameters(verb.add_argument_group("hyper-parameters, under CANDLE's names (- or _)"))
     for name in sorted(CANDLE_ONLY | {"train_data", "test_data"}):
         short = ["-v"] if name == "verbose" else []
-        verb.add_argument(*short, f"--{name}", dest=f"candle_{name}", nargs="?", const="True", help=argparse.SUPPRESS)
+        count: dict[str, Any] = {"nargs": "*"} if name in LISTS else {"nargs": "?", "const": "True"}
+        verb.add_argument(*short, f"--{name}", dest=f"candle_{name}", help=argparse.SUPPRESS, **count)
     verb.set_defaults(run=_run, known=f"Known hyper-parameters: {', '.join(sorted(_all_parameters()))}.")
 
 
@@ -153,9 +154,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _settings(given: dict[str, Any], as_rank: bool) -> RunSettings:
     if "benchmark" not in given:
-        raise SettingsError(
-            f"which benchmark? Type e.g. farandole run nt3 -n 2. There are {', '.join(NAMES)}."
-        )
+        taken = next((f"{value} was taken for a value of an option: begin with it. " for value in given.values() if value in NAMES), "")
+        raise SettingsError(f"which benchmark? {taken}Type e.g. farandole run nt3 -n 2. There are {', '.join(NAMES)}.")
     settings = RunSettings.from_flat(_values(given))
     if "restarts" in given or "time_limit" in given:
         settings.checkpoint_every = settings.checkpoint_every or "1"
@@ -202,8 +202,10 @@ def _value(name: str, kind: Any, text: Any) -> Any:
     return literal(text.capitalize() if kind is bool else text, f"--{name}")
 
 
-def _candle_value(text: str) -> Any:
-    """Of a name that only CANDLE has: a literal, or a name without quotes."""
+def _candle_value(text: str | list[str]) -> Any:
+    """Of a name that only CANDLE has: a literal, or a name without quotes; of several words a list."""
+    if isinstance(text, list):
+        return _candle_value(text[0]) if len(text) == 1 else [_candle_value(word) for word in text]
     try:
         return literal(text.capitalize() if text in ("true", "false") else text, "")
     except SettingsError:
@@ -252,7 +254,10 @@ def _show(folder: Path, as_json: bool, repeat: list[str]) -> None:
     from farandole.train.table import table
 
     if not (folder / "run.json").is_file():  # it has ended early, with a checkpoint
-        print(f"farandole: not finished yet. To go on, type: {shlex.join(['farandole', *repeat])}", file=sys.stderr)
+        go_on = shlex.join(["farandole", *repeat])
+        print(f"farandole: not finished yet. To go on, type: {go_on}", file=sys.stderr)
+        if as_json:
+            print(json.dumps({"finished": False, "go_on": go_on}))
         return
     record, page = read_record(folder), write_page_if_possible(folder)
     if as_json:

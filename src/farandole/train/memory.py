@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import math
 from collections.abc import Callable, Iterator
@@ -63,7 +64,7 @@ def estimated_bytes(
 
 def largest_batch(share: int, needed: Callable[[int], int], most: int) -> int:
     """The largest batch_size below `most` for which no more than `share` bytes are needed; 0 where none is small enough."""
-    return next((batch for batch in range(most - 1, 0, -1) if needed(batch) <= share), 0)
+    return bisect.bisect_right(range(1, most), share, key=needed)  # larger ones need more: as many as fit are the largest
 
 
 def check_training(

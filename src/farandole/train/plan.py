@@ -78,6 +78,11 @@ def make_plan(settings: RunSettings, rows: int, size: int) -> Plan:
     _check_batch(settings, batch, mine, rows, ranks)
     longest = rows if settings.parallel == "epochs" else -(-rows // ranks)
     steps = -(-longest // batch)
+    if mine < steps:
+        raise SettingsError(
+            f"{rows} training samples do not give {ranks} ranks {steps} batches of {batch} each without an empty one. Use a "
+            "batch_size of 2 or more."
+        )
     if parameters.train_steps:
         steps = min(steps, parameters.train_steps)
     passed = min(steps * batch * (ranks if settings.parallel == "steps" else 1), rows)
@@ -93,15 +98,33 @@ def make_plan(settings: RunSettings, rows: int, size: int) -> Plan:
     )
 
 
-def advice(settings: RunSettings, plan: Plan) -> str | None:
-    """A word of warning where the papers' experience speaks against a plan."""
+def advice(settings: RunSettings, plan: Plan) -> list[str]:
+    """Words of warning: where the papers' experience speaks against a plan, and where a part of it does nothing."""
+    return [text for text in (_few_epochs(settings, plan), _idle_warmup(settings, plan)) if text]
+
+
+def _few_epochs(settings: RunSettings, plan: Plan) -> str | None:
     known = benchmark(settings.benchmark)
     if plan.parallel == "epochs" and plan.ranks > 1 and plan.epochs < known.enough_epochs:
-        most = max(1, settings.parameters.epochs // known.enough_epochs)
+        epochs = settings.parameters.epochs
+        most = max((n for n in range(1, epochs // known.enough_epochs + 1) if not epochs % n), default=1)
         fewer = f"Use at most {most} rank{'s' * (most > 1)}, more epochs, or --weak."
         return (
             f"{plan.epochs} epochs a rank: below {known.enough_epochs} the papers found {settings.benchmark} to lose "
             f"accuracy. {'Use more epochs.' if settings.work == 'weak' else fewer}"
+        )
+    return None
+
+
+def _idle_warmup(settings: RunSettings, plan: Plan) -> str | None:
+    if not settings.warmup_epochs:
+        return None
+    if plan.ranks == 1 or settings.lr_scaling == "none":
+        return f"warmup_epochs={settings.warmup_epochs} has no effect: the rate is that of one rank from the beginning."
+    if settings.warmup_epochs > plan.epochs:
+        return (
+            f"warmup_epochs={settings.warmup_epochs}: a rank has {plan.epochs} epochs, in which the rate does not reach "
+            f"{plan.rate:g}."
         )
     return None
 

@@ -164,7 +164,7 @@ def is_first() -> bool:
 
 
 def open_folder(settings: RunSettings) -> None:
-    """The run directory, without the record of an earlier run, and with an empty log unless this one goes on from there."""
+    """The run directory, without what an earlier run has left, and with an empty log unless this one goes on from there."""
     folder, checkpoints = settings.output_dir, settings.checkpoint_folder
     if settings.resume == "off" and settings.checkpoint_place is not None:
         refuse_checkpoints(settings.checkpoint_place)
@@ -173,7 +173,10 @@ def open_folder(settings: RunSettings) -> None:
     goes_on = checkpoints is not None and checkpoints.is_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "run.json").unlink(missing_ok=True)  # it is of a finished run
+        (folder / "run.json").unlink(missing_ok=True)
+        for name in ("history.csv", "model.keras", "report.html"):
+            if (folder / name).is_file():
+                (folder / name).unlink()
         (folder / LOG).open("a" if goes_on else "w").close()
     except OSError as error:
         raise SettingsError(

@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -29,7 +29,7 @@ from farandole.train.settings import RunSettings
 if TYPE_CHECKING:
     from farandole.train.callbacks import EpochRecord
 
-__all__ = ["MODEL", "RankFigures", "Result", "make_missing_data", "on_rank_0", "run_on_rank", "start"]
+__all__ = ["MODEL", "RankFigures", "Result", "make_missing_data", "on_rank_0", "run_on_rank", "same_weights", "start"]
 
 MODEL = "model.keras"
 Known = TypeVar("Known")
@@ -139,7 +139,8 @@ class _Session:
             model = self._build(data, plan)
             self._compile_sums(model)
         self._teller.plan(self._settings, plan, data, int(model.count_params()), self._estimated_bytes)
-        self._note(advice(self._settings, plan))
+        for text in advice(self._settings, plan):
+            self._note(text)
         self._note(_told_of_ignored(self._settings.ignored))
         with phase("broadcast"):
             from farandole.keras import broadcast_global_variables
@@ -151,7 +152,7 @@ class _Session:
             test = self._evaluate(model, data, plan)
             epochs.add_evaluation(test)
         with phase("save"):
-            digest = self._check_weights(model)
+            digest = same_weights(model.get_weights())
             self._note(on_rank_0(lambda: self._save(model)))
         return self._result(model, plan, epochs, test, digest)
 
@@ -275,22 +276,7 @@ class _Session:
     def _shares(self, samples: Any, plan: Plan, most: int) -> Any:
         from farandole.train.batches import EvaluationBatches
 
-        return EvaluationBatches(samples, plan.local_batch, rank=self._rank, size=self._size, most=most)
-
-    def _check_weights(self, model: Any) -> str:
-        """Every rank must end with the same ones. Collective."""
-        from farandole.comm.collectives import allgather_object
-
-        digest = hashlib.sha256()
-        for array in model.get_weights():
-            digest.update(np.ascontiguousarray(array).data)
-        found = allgather_object(digest.hexdigest())
-        odd = [rank for rank, theirs in enumerate(found) if theirs != found[0]]
-        if odd:
-            raise TrainingError(
-                f"ranks {odd} end with other weights than rank 0: this is a defect, please report it"
-            )
-        return str(found[0])
+        return EvaluationBatches(samples, plan.local_batch, rank=self._rank, size=self._size, most=most * plan.passes)
 
     def _save(self, model: Any) -> str | None:
         """What to say where the model cannot be written: what is known of the training is worth keeping without it."""
@@ -335,6 +321,20 @@ class _Session:
         if text:
             self._notes.append(text)
             self._teller.say(f"note: {text}")
+
+
+def same_weights(weights: Sequence[Any]) -> str:
+    """A digest of them; an error where ranks have ended with others. Collective."""
+    from farandole.comm.collectives import allgather_object
+
+    digest = hashlib.sha256()
+    for array in weights:
+        digest.update(np.ascontiguousarray(array).data)
+    found = allgather_object(digest.hexdigest())
+    odd = [rank for rank, theirs in enumerate(found) if theirs != found[0]]
+    if odd:
+        raise TrainingError(f"ranks {odd} end with other weights than rank 0: this is a defect, please report it")
+    return str(found[0])
 
 
 def on_rank_0(action: Callable[[], Known]) -> Known:

@@ -72,11 +72,18 @@ def supervised(name: str) -> Supervised:
         `config` has hyper-parameters by name, as a dictionary or, as DeepHyper's jobs do, in `.parameters`.
         """
         chosen = getattr(config, "parameters", config)
-        plain = {key: v.item() if isinstance(v, np.generic) else v for key, v in chosen.items()}
+        plain = {key: _plain(value) for key, value in chosen.items()}
         found = run(initialize_parameters(**plain), comm).record
         return float(found["final"]["validation"][benchmark(name).watched])
 
     return Supervised(initialize_parameters, run, objective)
+
+
+def _plain(value: Any) -> Any:
+    """Searches draw NumPy's numbers, and lists of them."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 def _candles_name(metric: str) -> str:

@@ -119,10 +119,15 @@ def saved_and_loaded(model, target, *inputs):
     assert judged[0] == judged[1] and type(again.optimizer) is type(model.optimizer), judged
     return float(abs(model(inputs) - again(inputs)).max())
 
+def shortened(model):
+    shorten_calls(model)
+    return model
+
 genes, types = rng.random((3, 40), dtype="float32"), np.eye(3, dtype="float32")
 few = dict(conv=(3, 5, 2), pool=(2,), dense=(4,))
 found["saved"] = {
     "nt3": saved_and_loaded(built("nt3", 40, 2, True, **few), types[:, :2], genes[:, :, None]),
+    "nt3, shorter calls": saved_and_loaded(shortened(built("nt3", 40, 2, True, **few)), types[:, :2], genes[:, :, None]),
     "p1b1": saved_and_loaded(built("p1b1", 40, 3, True, model="cvae", dense=(8, 4)), genes, genes, types),
     "p1b3": saved_and_loaded(built("p1b3", 40, 0, True, locally_connected=True, **few), types[:, :1], genes),
 }
@@ -145,9 +150,14 @@ def compare(title, *words, **given):
 
 compare("nt3", "nt3", types[:, :2], genes[:, :, None], dropout=0.5, **few)
 compare("p1b3", "p1b3", types[:, :1], genes, dropout=0.5, dense=(8, 4))
+compare("p1b3, locally connected", "p1b3", types[:, :1], genes, locally_connected=True, **few)
+compare("whole numbers", "p1b3", types[:, :1], (9 * genes).astype("int32"), dense=(8, 4))
+compare("no axis of one", "nt3", types[:, :2], genes, **few)
 compare("penalties on activities", "p1b2", types, genes, dense=(8, 4))
 keras.config.set_dtype_policy("mixed_bfloat16")
 compare("mixed precision", "nt3", types[:, :2], genes[:, :, None], **few)
+keras.config.set_dtype_policy("bfloat16")
+compare("short floats", "nt3", types[:, :2], genes[:, :, None], **few)
 keras.config.set_dtype_policy("float32")
 
 plan = Plan(ranks=2, passes=1, parallel="steps", epochs=1, steps=1, local_batch=10, rate=0.1, samples_per_epoch=20)
@@ -187,6 +197,7 @@ def too_wide():
 
 found["refused"] = [refused(too_wide), refused(lambda: check_memory(3 * 2**30, 2**30)), refused(lambda: check_memory(3 * 2**30, 2**30, lambda: 17))]
 needed = lambda batch: estimated_bytes(small, "sgd", plan, batch)
+found["far too large"] = largest_batch(needed(7), needed, 2**40)
 found["largest"] = [largest_batch(needed(7), needed, 10), largest_batch(needed(7) - 1, needed, 10), largest_batch(9, needed, 10)]
 with weights_within(2**34):
     found["within"] = parameters("nt3", 60483, 2)
@@ -263,6 +274,10 @@ def test_shorter_calls_train_the_same(found: dict[str, Any]) -> None:
     assert found["short calls"] == {
         "nt3": [same, *shortened],
         "p1b3": [same, *shortened],
+        "p1b3, locally connected": [same, *shortened],
+        "whole numbers": [same, *left],
+        "no axis of one": [same, *left],
+        "short floats": [same, *left],
         "penalties on activities": [same, *left],
         "mixed precision": [same, *left],
     }
@@ -297,7 +312,7 @@ def test_what_does_not_fit_is_refused_before_its_weights_are_made(found: dict[st
     assert "up to 773,760 x 20,000,000 of layer dense" in weights and "16.0 GiB are free" in weights
     assert training.startswith("about 3.0 GiB a rank cannot fit: 1.0 GiB are free")
     assert "batch_size" not in training and "Use fewer ranks on a node, a batch_size of at most 17, or an optimizer" in batch
-    assert found["largest"] == [7, 6, 0]
+    assert found["largest"] == [7, 6, 0] and found["far too large"] == 7
     assert found["within"] == PARAMETERS["nt3"]
 
 
@@ -322,7 +337,7 @@ def test_steps_of_all_parts_of_a_run_are_timed(found: dict[str, Any]) -> None:
     assert found["steps"] == [2, True, True], "of two batches each; not one that a part before has begun"
 
 
-@pytest.mark.parametrize("model", ["nt3", "p1b1", "p1b3"])
+@pytest.mark.parametrize("model", ["nt3", "nt3, shorter calls", "p1b1", "p1b3"])
 def test_saved_models_are_the_same_when_loaded(found: dict[str, Any], model: str) -> None:
     assert found["saved"][model] == 0
     assert found["all registered"], "by the import that docs/benchmarks.md names"

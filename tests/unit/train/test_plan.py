@@ -58,6 +58,7 @@ def test_the_papers_batches_of_p1b3(rule: str, batch: int) -> None:
         (8, {"batch_scaling": "linear", "batch_size": 200}, "linear for 8 ranks.* does not fit"),
         (2000, {"parallel": "steps"}, "Use at most 1120 ranks"),
         (3, {"emulate_ranks": 8}, "Use 6 or 9"),
+        (3, {"parallel": "steps", "batch_size": 1}, "1120 training samples do not give 3 ranks 374 batches of 1.* 2 or more"),
         (2, {"shuffle": False}, "the same batches in the same order"),
     ],
 )
@@ -67,10 +68,26 @@ def test_what_cannot_be_shared_is_refused_with_what_can(size: int, given: dict[s
 
 
 def test_too_few_epochs_a_rank_are_pointed_out() -> None:
-    assert advice(settings(), plan(48)) is None
-    assert "at most 48 ranks" in (advice(settings(), plan(96)) or "")
+    assert advice(settings(), plan(48)) == []
+    assert "at most 48 ranks" in advice(settings(), plan(96))[0]
+    hundred = settings(epochs=100)
+    (told,) = advice(hundred, make_plan(hundred, ROWS, 20))
+    assert "at most 10 ranks" in told, "12 do not divide 100 epochs"
     weak = settings(work="weak", epochs=2)
-    assert (advice(weak, make_plan(weak, ROWS, 4)) or "").endswith("accuracy. Use more epochs."), "fewer ranks would do as few"
+    assert advice(weak, make_plan(weak, ROWS, 4))[0].endswith("accuracy. Use more epochs."), "fewer ranks would do as few"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"warmup_epochs": 1}, []),
+        ({"warmup_epochs": 1, "lr_scaling": "none"}, ["warmup_epochs=1 has no effect: the rate is that of one rank"]),
+        ({"warmup_epochs": 9}, ["warmup_epochs=9: a rank has 8 epochs, in which the rate does not reach 0.048"]),
+    ],
+)
+def test_a_warm_up_that_does_nothing_is_pointed_out(given: dict[str, Any], told: list[str]) -> None:
+    found = advice(settings(**given), plan(48, **given))
+    assert len(found) == len(told) and all(text.startswith(start) for text, start in zip(found, told))
 
 
 def epoch(found: Plan, rank: int, number: int = 0, shuffle: bool = True) -> list[Any]:

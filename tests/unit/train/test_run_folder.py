@@ -1,13 +1,17 @@
 """The run directory: what a new run leaves of an earlier one's, and what it refuses to begin in."""
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from farandole.errors import SettingsError
+from farandole.train.command import _show
 from farandole.train.running import LOG, prepare
 from farandole.train.settings import RunSettings
+
+LEFT = ("history.csv", "model.keras", "report.html")
 
 pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
 
@@ -26,13 +30,15 @@ def finished(tmp_path: Path) -> Path:
     """With a checkpoint."""
     (tmp_path / "checkpoints" / "00000003-step-3").mkdir(parents=True)
     (tmp_path / LOG).write_text("epoch 1/1\n")
-    (tmp_path / "run.json").write_text("{}")
+    for name in ("run.json", *LEFT):
+        (tmp_path / name).write_text("{}")
     return tmp_path
 
 
 def test_a_new_run_begins_a_log_of_its_own(finished: Path) -> None:
     begin(finished)
-    assert (finished / LOG).read_text() == "" and not (finished / "run.json").exists()
+    assert (finished / LOG).read_text() == ""
+    assert not any((finished / name).exists() for name in ("run.json", *LEFT)), "nothing of another run is beside its own"
 
 
 def test_a_run_that_goes_on_keeps_the_log(finished: Path) -> None:
@@ -58,3 +64,10 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, name: str) 
     (tmp_path / name).mkdir()
     with pytest.raises(SettingsError, match=f"output_dir {tmp_path} cannot be written to: Is a directory. Choose another --output-dir"):
         begin(tmp_path)
+
+
+def test_as_json_a_run_that_ended_early_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _show(tmp_path, True, ["run", "nt3", "--output-dir", "a b"])
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"finished": False, "go_on": "farandole run nt3 --output-dir 'a b'"}
+    assert "not finished yet" in shown.err

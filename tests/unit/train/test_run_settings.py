@@ -137,6 +137,8 @@ def test_p1b3_is_judged_as_by_candles_own_files() -> None:
     [
         ("epochs = __import__('os').getpid()", "no literal"),
         ("epochs = 4 * 100", "no literal"),
+        ("epochs = {[1]: 2}", "no literal"),
+        ("ckpt_save_weights_only = True", "not there"),
         ("epochz = 4", "unknown name 'epochz'; known: activation, "),
         ("add_noise = True", "not there"),
         ("train_data = 'mine.csv'", "train_data='mine.csv': nt3 reads nt_train2.csv, nt_test2.csv. .*--data-dir"),
@@ -155,6 +157,12 @@ def test_wrong_lines_are_named(tmp_path: Path, line: str, told: str) -> None:
     path.write_text(f"[Global_Params]\n{line}\n")
     with pytest.raises(SettingsError, match="(?s)" + told.replace("[", r"\[")):
         flat(config_file=str(path))
+
+
+def test_a_section_of_defaults_is_one_like_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "model.txt"
+    path.write_text("[DEFAULT]\nepochs = 7\nckpt_keep_mode = None\nckpt_save_weights_only = False\n")
+    assert flat(config_file=str(path)).parameters.epochs == 7
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from farandole.train import supervisors
@@ -46,6 +47,14 @@ def test_the_supervisors_own_names_are_no_hindrance(asked: list[RunSettings], mo
     nt3.run(nt3.initialize_parameters() | FROM_THE_SUPERVISOR)
     assert (asked[0].framework, asked[0].output_dir) == ("torch", Path("runs/7/output"))
     assert asked[0].parameters.as_dict() | {"batch_size": 40, "dropout": 0.3, "timeout": 3600} == asked[0].parameters.as_dict()
+
+
+def test_numbers_of_numpy_in_a_searchs_configuration(asked: list[RunSettings]) -> None:
+    config = {"dense": [np.int64(50), np.int64(20)], "dropout": np.float64(0.2), "conv": np.array([8, 20, 1]), "pool": (np.int32(4),)}
+    with pytest.raises(KeyError):  # of the run that has not trained
+        supervisors.supervised("nt3").objective(config)
+    found = asked[0].parameters.as_dict()
+    assert {name: found[name] for name in config} == {"dense": [50, 20], "dropout": 0.2, "conv": [8, 20, 1], "pool": [4]}
 
 
 def test_the_supervisors_frameworks(asked: list[RunSettings], monkeypatch: pytest.MonkeyPatch) -> None:
