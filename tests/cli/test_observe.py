@@ -108,7 +108,7 @@ def test_a_plain_torch_script(tmp_path: Path) -> None:
     assert min(rank["steps"]) >= 0.02
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_ddp_under_torchrun(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DDP)
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
@@ -126,7 +126,7 @@ def test_ddp_under_torchrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "backend", [pytest.param(name, marks=pytest.mark.soak) for name in ("jax", "torch", "tensorflow")]
+    "backend", [pytest.param("torch", marks=pytest.mark.more), *(pytest.param(name, marks=pytest.mark.soak) for name in ("jax", "tensorflow"))]
 )
 def test_keras_fit(tmp_path: Path, backend: str) -> None:
     (tmp_path / "train.py").write_text(KERAS)

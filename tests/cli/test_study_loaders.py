@@ -1,8 +1,10 @@
 """`farandole study loaders`: tables and results, resumed, with what could not be measured said."""
 
+import io
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,11 @@ from studycommand import children, farandole, stopped
 
 pytest.importorskip("numba")
 pytest.importorskip("pandas")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def study(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -53,6 +60,7 @@ def test_a_dry_run_says_what_would_be_read_and_makes_nothing(tmp_path: Path, dat
     assert told.startswith("Loaders compared: 11 measurements, 0 have a result already")
     assert f"nt_train2.csv  {size / 1e6:.1f} MB" in told and "to be made" not in told
     assert "read with pandas, fast, " in told and "each cold and warm, 1 time: " in told
+    assert " of text to read, about 22 s in all (a guess" in told, "a second a reading: the files are small"
     missing = plan_text(LoaderStudy(benchmarks=["nt3"], out=tmp_path / "out", preset="paper", loaders=["fast"]))
     assert "nt_train2.csv  about 596." in missing and missing.count(" MB, to be made") == 2
     assert {path.name for path in tmp_path.iterdir()} == there
@@ -79,7 +87,7 @@ def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path) -> None:
     for result in first:
         figures, settings = result["figures"], result["settings"]
         assert result["status"] == "ok" and result["reason"] is None
-        assert min(figures["load_s"], figures["mb_per_s"]) > 0
+        assert min(figures["load_s"], figures["mb_per_s"]) > 0 and 0 <= figures["others_share"] <= 1
         assert (figures["rows"], figures["columns"]) == (512 if settings["role"] == "train" else 128, 4000)
         # 4 bytes a value, once for all ranks where ours reads; pandas has a table in each process, and megabytes besides.
         table_bytes = 4 * 4000 * figures["rows"]
@@ -131,8 +139,10 @@ def test_a_loader_that_is_not_installed_is_listed_as_such(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loaders, "installed", lambda name: None)
-    told = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["polars"], ranks=[1]), expect=1)
-    assert [result["status"] for result in results(tmp_path)] == ["failed"] * 4
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    told = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["polars"], ranks=[1, 9999]), expect=1)
+    assert [result["status"] for result in results(tmp_path)] == ["failed"] * 6
+    assert "study: warning: 9999 ranks on" in shown.getvalue() and "\rstudy: 1/3 nt_train2.csv polars: 0 s, about " in shown.getvalue()
     assert "failed: nt3 train, polars: not installed; type: pip install 'farandole[loaders]'" in told
     assert "No file has been read: not installed" in told
     run(LoaderStudy(benchmarks=["nt3"], out=tmp_path / "all", data_dir=data, ranks=[1]))  # nobody has named it

@@ -71,6 +71,40 @@ def test_a_program_of_the_user_s_over_batches(tmp_path: Path, program: str) -> N
     assert "2 points, 1 have a result" in dry.stdout and "from points that have run here" in dry.stdout
 
 
+# A plain script: it knows nothing of farandole, and sleeps 20 ms for every batch of 4.
+TORCH = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, at):
+        time.sleep(0.005)
+        return torch.full((64,), float(at)), torch.zeros(1)
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for x, y in DataLoader(Slow(), batch_size=4):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.more
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_the_parts_of_a_torch_script_s_steps_are_seen_from_outside(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TORCH)
+    told = farandole("study", "strong", "--command", f"{sys.executable} train.py", "--ranks", "1", "--no-power", "--out", "s", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    (found,) = results(tmp_path / "s")
+    figures = found["figures"]
+    parts = [figures[name] for name in ("data_stall_s", "forward_s", "backward_s", "optimizer_s")]
+    assert min(parts) > 0 and sum(parts) <= figures["train_s"] * 1.01 <= figures["total_s"]
+    assert figures["data_stall_s"] >= 6 * 0.02, "the time in which batches are read"
+    assert figures["comm_s"] == figures["wait_s"] == 0
+
+
 @pytest.mark.soak  # all that is compiled, once more
 def test_no_point_waits_for_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
@@ -158,6 +192,7 @@ def test_more_ranks_than_cores_are_marked(tmp_path: Path) -> None:
         (["strong", "nt3", "--ranks", "two"], "give numbers, e.g. --ranks 1,2"),
         (["strong", "--ranks", "2"], "name a benchmark"),
         (["lr", "nt3", "--rates", "0.1", "--set", "learning_rat=1"], "learning_rate"),
+        (["batch", "nt3", "--ranks", "1"], "--batches 20,40"),
         (["weak", "nt3", "--ranks", "2", "--vary", "rate"], "expected NAME=VALUE"),
         (["strong", "nt3", "--ranks", "2", "--submit", "oar"], "sbatch, pbs, lsf"),
         (["nothing.toml"], "cannot be read"),

@@ -61,6 +61,14 @@ def test_this_machine_has_several_names() -> None:
     assert not all_local([Host("localhost", 2), Host("elsewhere", 1)])
 
 
+@pytest.mark.parametrize(("own", "named", "same"), [
+    ("n1", "n1.site", True), ("n1.site", "n1", True), ("n1.site", "n1.site", True), ("n1.site", "n1.other", False), ("n1", "n12.site", False),
+])  # fmt: skip
+def test_a_domain_may_be_left_out(monkeypatch: pytest.MonkeyPatch, own: str, named: str, same: bool) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: own)
+    assert all_local([Host(named, 1)]) == same
+
+
 @pytest.fixture
 def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "scontrol"

@@ -50,9 +50,10 @@ def total_slots(hosts: Iterable[Host]) -> int:
 
 
 def all_local(hosts: Iterable[Host]) -> bool:
-    """True where every rank starts on this machine; so is an empty list."""
-    here = _LOCAL_NAMES | {socket.gethostname()}
-    return all(host.name in here for host in hosts)
+    """True where every rank starts on this machine, whose name may be written with its domain or without; so is an empty list."""
+    own = socket.gethostname()
+    here = _LOCAL_NAMES | {own, own.partition(".")[0]}
+    return all(host.name in here or host.name.partition(".")[0] == own for host in hosts)
 
 
 def machinefile(hosts: Iterable[Host], slots_word: str) -> str:

@@ -16,7 +16,7 @@ __all__ = ["OF_POWER", "PERHAPS_PARTS", "Case", "Spread", "cases_of", "power_not
 _NOT_COMPARED = ("ranks", "nodes", "emulate_ranks", "seed")
 """Cases that differ only in these belong to one series."""
 
-OF_POWER = ("power_w", "energy_j", "energy_per_sample_j", "edp_js")
+OF_POWER = ("power_w", "energy_j", "energy_per_sample_j", "edp_js", "idle_w", "above_idle_j")
 """Figures that are as well known as the watts are."""
 _PROVENANCES = ("modelled", "measured-component", "measured-node")
 """From the least to the best."""

@@ -23,7 +23,7 @@ from farandole.study.folder import StudyFolder, made_with
 from farandole.study.pointrun import Attempt, EndedBySignal, PointRunner, ends_on
 from farandole.study.points import Point
 
-__all__ = ["accounting_plugins", "collect", "job_of", "run_as_job", "sacct_energy_j"]
+__all__ = ["accounting_plugins", "collect", "job_of", "run_as_job", "sacct_energy"]
 
 RESULT = "result.json"
 _ANSWER_S = 60.0
@@ -37,13 +37,13 @@ _ENERGY_PLUGINS = {
 """What Slurm's acct_gather_energy plugins read: the board's controller, which sees the node, or processors and GPUs alone."""
 
 
-def run_as_job(folder: StudyFolder, name: str, *, power: bool) -> int:
+def run_as_job(folder: StudyFolder, name: str, *, power: bool, idle_s: float) -> int:
     """What a generated script calls: the point `KEY-REPEAT`, whose result is left in its run directory."""
     plan = folder.plan_of_runs("study point")
     points = {f"{p['key']}-{p['repeat']}": Point(**p) for p in plan["points"]}
     if name not in points:
         raise DataError(f"{folder.path} has no point {name}; there are {', '.join(points)}")
-    runner = PointRunner(folder=folder, kind=plan["kind"], power=power)
+    runner = PointRunner(folder=folder, kind=plan["kind"], power=power, idle_s=idle_s)
     result = _run_until_ended(runner, points[name], plan) | {"job": job_of(os.environ)}
     file = folder.path / result["run"] / RESULT
     partial = file.with_name(f".{RESULT}")
@@ -111,9 +111,10 @@ def _add_accounted(result: dict[str, Any]) -> None:
         return
     if result["figures"].get("power_provenance") in ("measured-node", "measured-component"):
         return
-    joules, seconds = sacct_energy_j(job["id"]), result["wall_s"]
-    if joules is None or not seconds:
+    counted = sacct_energy(job["id"])
+    if counted is None:
         return
+    joules, seconds = counted
     plugins = accounting_plugins()
     provenance = _provenance(plugins)
     figures = Figures(values=result["figures"], reasons=result["reasons"])
@@ -121,6 +122,7 @@ def _add_accounted(result: dict[str, Any]) -> None:
         figures,
         # Of what is not known no more is claimed than that parts were measured.
         {"energy_j": joules, "mean_w": joules / seconds, "duration_s": seconds, "reason": "", "provenance": provenance or Provenance.COMPONENT},
+        "Slurm has counted the joules, and none of the idle node",
     )
     told = f"by {', '.join(plugins)}" if plugins else "Slurm does not say by which plugin"
     result["energy_source"] = f"sacct, job {job['id']}: the whole job, from its start to its end, {told}"
@@ -143,13 +145,14 @@ def accounting_plugins() -> list[str]:
     return []
 
 
-def sacct_energy_j(job: str) -> float | None:
-    """None where Slurm keeps no account of energy, or has none of this job."""
-    answer = _answer("sacct", "--noheader", "--parsable2", "--allocations", "--format=ConsumedEnergyRaw", f"--jobs={job}")
-    values = [line.strip() for line in answer.splitlines()]
-    # Slurm writes 0 where it has no meter, and 2^64 - 2 where a meter has failed.
-    joules = [float(value) for value in values if value.isdecimal() and 0 < int(value) < 2**63]
-    return joules[0] if joules else None
+def sacct_energy(job: str) -> tuple[float, float] | None:
+    """Joules and seconds of the whole job; None where Slurm keeps no account of energy, or has none of this job."""
+    answer = _answer("sacct", "--noheader", "--parsable2", "--allocations", "--format=ConsumedEnergyRaw,ElapsedRaw", f"--jobs={job}")
+    for joules, _, seconds in (line.strip().partition("|") for line in answer.splitlines()):
+        # Slurm writes 0 where it has no meter, and 2^64 - 2 where a meter has failed.
+        if joules.isdecimal() and seconds.isdecimal() and 0 < int(joules) < 2**63 and int(seconds) > 0:
+            return float(joules), float(seconds)
+    return None
 
 
 def _answer(*words: str) -> str:

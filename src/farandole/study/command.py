@@ -27,6 +27,7 @@ examples:
   farandole study weak p1b2 --ranks 1,2 --preset test --framework jax
   farandole study batch nt3 --batches 20,50,100 --ranks 1 --set epochs=4
   farandole study lr nt3 --rates 0.001,0.01 --vary lr_scaling=linear,none --ranks 1,2
+  farandole study lr nt3 --ranks 1,2                            the rules by which rates follow the ranks; batch: batches
   farandole study strong --command "python train.py" --ranks 1,2
   farandole study studies/nt3-strong.toml --dry-run             what it would run, and how long that takes
   farandole study strong nt3 --ranks 2,4 --hosts a:2,b:2        on other machines, so many ranks on each
@@ -48,7 +49,7 @@ _LOADERS_EXAMPLES = """\
 examples:
   farandole study loaders nt3                                   small files, made for it; a minute
   farandole study loaders nt3 p1b1 p1b2 p1b3 --preset paper     files of full size (2.2 GB); an hour
-  farandole study loaders nt3 --preset paper --dry-run          what it would read, and how much
+  farandole study loaders nt3 --preset paper --dry-run          what it would read, how much, and how long that takes
   farandole study loaders nt3 --data-dir data --loaders pandas,fast --ranks 1,4 --repeats 3
 
 Results are in DIR/results.jsonl, and as a page in DIR/report.html. A study that was stopped goes on where it was when typed again.
@@ -168,6 +169,7 @@ def _add_point(actions: Verbs) -> None:
     action.add_argument("folder", type=Path, metavar="DIR")
     action.add_argument("name", metavar="KEY-REPEAT")
     action.add_argument("--power", action=argparse.BooleanOptionalAction, default=True)
+    action.add_argument("--idle", dest="idle_s", type=float, default=0.0, metavar="S")
     action.set_defaults(run=_point)
 
 
@@ -175,7 +177,7 @@ def _point(options: argparse.Namespace) -> int:
     from farandole.study.collecting import run_as_job
     from farandole.study.folder import StudyFolder
 
-    return run_as_job(StudyFolder(options.folder), options.name, power=options.power)
+    return run_as_job(StudyFolder(options.folder), options.name, power=options.power, idle_s=options.idle_s)
 
 
 def _add_loaders(actions: Verbs) -> None:
@@ -192,7 +194,7 @@ def _add_loaders(actions: Verbs) -> None:
     add("--loaders", metavar="a,b", help="e.g. pandas,polars,fast; a wrong name lists all there are; default: all")
     add("--ranks", default="1,2", metavar="1,N", help="how many processes load at once; default: 1,2")
     add("--repeats", type=int, default=1, metavar="R", help="take the median of R measurements; default: 1")
-    add("--out", type=Path, default=Path("study-loaders"), metavar="DIR", help="default: study-loaders")
+    add("--out", type=Path, default=Path("out/study-loaders"), metavar="DIR", help="default: out/study-loaders")
     add("--force", action="store_true", help="measure again what there are results of")
     add("--dry-run", action="store_true", help="show the files, their sizes and what would read them; make and measure nothing")
     add("--json", action="store_true", help="print the results for programs instead of tables")

@@ -13,7 +13,7 @@ from typing import Any
 from farandole.errors import DataError
 from farandole.study.tracing import TRACED, trace_figures
 
-__all__ = ["FIGURES", "Figures", "add_trace", "energy_figures", "figures_of_command", "figures_of_run"]
+__all__ = ["FIGURES", "NO_IDLE", "Figures", "add_trace", "energy_figures", "figures_of_command", "figures_of_run"]
 
 FIGURES = {
     "total_s": "seconds of the whole run, of the slowest rank",
@@ -43,6 +43,8 @@ FIGURES = {
     "power_w": "mean watts of all nodes in that time",
     "energy_per_sample_j": "energy_j over the samples trained on, epochs counted",
     "edp_js": "energy-delay product: energy_j x the seconds it was taken in, energy_j / power_w",
+    "idle_w": "mean watts of the idle node, where `--idle` has asked for them",
+    "above_idle_j": "energy_j without what the idle node takes in the same time",
     "loss": "of the last epoch, training data",
     "accuracy": "of the last epoch, training data; P1B1: correlation, P1B3: R2 (`metric` says which)",
     "test_loss": "of the trained model, test data",
@@ -55,6 +57,7 @@ FIGURES = {
     "parameters": "of the model",
 }
 """Every figure of a result, and what it means. Null is unknown; `reasons` then says why."""
+NO_IDLE = "the idle node was not measured (--idle)"
 _PHASES = ("start", "load", "preprocess", "build", "broadcast", "train", "evaluate", "save")
 _PHASE_FIGURES = tuple(f"{name}_s" for name in _PHASES)
 
@@ -167,8 +170,11 @@ def _check_told(told: Mapping[str, Any]) -> None:
         raise DataError(f"figure samples={samples!r}: expected how many were trained on, 1 or more")
 
 
-def energy_figures(figures: Figures, energy: Mapping[str, Any]) -> None:
-    """`energy` is the total of a power report: joules, watts, in how many seconds, and how they are known."""
+def energy_figures(figures: Figures, energy: Mapping[str, Any], no_idle: str = NO_IDLE) -> None:
+    """`energy` is the total of a power report: joules, watts, in how many seconds, and how they are known.
+
+    `no_idle` says why the idle node is not, where it has joules.
+    """
     joules, seconds = energy["energy_j"], energy.get("duration_s") or figures.values["total_s"]
     samples = figures.values.get("samples")
     figures.add(
@@ -179,6 +185,7 @@ def energy_figures(figures: Figures, energy: Mapping[str, Any]) -> None:
         },
         energy["reason"] or "the samples are not known",
     )  # fmt: skip
+    figures.add({name: energy.get(name) for name in ("idle_w", "above_idle_j")}, energy["reason"] or no_idle)
     figures.values["power_provenance"] = str(energy["provenance"])
 
 

@@ -23,7 +23,7 @@ from farandole.study.points import Point
 __all__ = ["PLAN", "RESULTS", "SCHEMA", "StudyFolder", "made_with", "now"]
 
 SCHEMA = 1
-PLAN, RESULTS = "study.json", "results.jsonl"
+PLAN, RESULTS, RUN = "study.json", "results.jsonl", "run.json"
 _IDENTITY = ("kind", "benchmark", "preset", "fixed")
 _RESULT_KEYS = ("schema", "study", "key", "settings", "repeat", "status", "figures")
 
@@ -44,6 +44,7 @@ class StudyFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._told_of_cut = False
 
     @property
     def exists(self) -> bool:
@@ -88,6 +89,7 @@ class StudyFolder:
 
     def check_same(self, new: Mapping[str, Any]) -> dict[str, Any]:
         """The plan that is here, empty where none is. DataError where it is of another study."""
+        self._check_no_run()
         old = self.plan() if self.exists else {}
         for name in _IDENTITY:
             if old and old.get(name) != new.get(name):
@@ -98,7 +100,7 @@ class StudyFolder:
         return old
 
     def results(self) -> list[dict[str, Any]]:
-        """Every attempt, in order. A last line that was cut is dropped, which is said."""
+        """Every attempt, in order. A last line that was cut is dropped, which is said once."""
         file = self.path / RESULTS
         lines = file.read_text(errors="replace").splitlines() if file.exists() else []
         plan = self.plan()
@@ -109,7 +111,7 @@ class StudyFolder:
                 found.append(_result(json.loads(line)))
             except ValueError:
                 if number == len(lines):
-                    print(f"farandole: {file}: the last line was cut in the middle and is dropped", file=sys.stderr)
+                    self._tell_of_cut(file)
                     break
                 raise DataError(f"{file}, line {number}: {line[:60]!r} is no result. Repair or remove it.") from None
             if found[-1]["study"] != plan["kind"] or found[-1]["key"] not in keys:
@@ -118,6 +120,11 @@ class StudyFolder:
                     "one. Move that line to a folder of its own."
                 )
         return found
+
+    def _tell_of_cut(self, file: Path) -> None:
+        if not self._told_of_cut:
+            print(f"farandole: {file}: the last line was cut in the middle and is dropped", file=sys.stderr)
+        self._told_of_cut = True
 
     def last_results(self) -> dict[tuple[str, int], dict[str, Any]]:
         """Of every point that has ended, the attempt that counts: the last that succeeded, or else the last."""
@@ -162,7 +169,13 @@ class StudyFolder:
                 raise DataError(f"another study is writing into {self.path}. Wait for it, or choose another --out.") from None
             yield
 
+    def _check_no_run(self) -> None:
+        """A study would write its page over that of a run."""
+        if (self.path / RUN).exists():
+            raise DataError(f"{self.path} is the directory of a run: it has {RUN}. Choose another --out.")
+
     def _make(self) -> None:
+        self._check_no_run()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -24,9 +24,12 @@ from farandole.data.make import make
 from farandole.errors import SettingsError
 from farandole.report.loaders import BASE, KIND, STATES
 from farandole.study.compiling import compile_seconds
+from farandole.study.estimate import reading_s
 from farandole.study.folder import SCHEMA, StudyFolder, made_with, now
+from farandole.study.live import LiveLine
+from farandole.study.machine_time import MachineTime, own_cpu_s
 from farandole.study.nursery import Nursery, loader_of
-from farandole.study.points import Point, usable_cores
+from farandole.study.points import Point, usable_cores, warning_of
 from farandole.study.ranks import measure_on_ranks
 from farandole.study.turn import CACHED, STORING, Figures, Turn
 
@@ -141,6 +144,8 @@ def run(study: LoaderStudy, folder: StudyFolder, command: Sequence[str]) -> int:
     left = left_of(study, folder, units)
     if len(left) < len(units):
         _say(f"{len(units) - len(left)} of {len(units)} measurements are in {folder.path} already (--force repeats them)")
+    if crowded := [unit.ranks for unit, _ in left if unit.ranks > usable_cores()]:
+        _say(warning_of(crowded))
     with ExitStack() as stack:
         _Runner(folder, stack, made).run(left)
     return 1 if _has_failed(study, folder, units) else 0
@@ -216,20 +221,26 @@ class _Runner:
         self._nurseries: dict[str, Nursery] = {}
 
     def run(self, left: Sequence[tuple[Unit, Sequence[Point]]]) -> None:
-        began = time.monotonic()
-        total = sum(_weight(unit, points) for unit, points in left)
-        done = 0.0
+        live, began = LiveLine(sys.stderr), time.monotonic()
+        guesses_s = [_guess_s(unit, points) for unit, points in left]
+        left_s = sum(guesses_s)
         for number, (unit, points) in enumerate(left, 1):
-            lines = self._measured(unit, points)
+            told = f"study: {number}/{len(left)} {_named(unit)}"
+            with live.ticking(told, left_s):
+                lines = self._measured(unit, points)
             self._folder.append(*lines)
-            done += _weight(unit, points)
-            left_s = (time.monotonic() - began) * (total - done) / done
-            _say(f"{number}/{len(left)} {_described(unit, lines)}; {left_s:.0f} s left")
+            left_s = (time.monotonic() - began) * sum(guesses_s[number:]) / sum(guesses_s[:number])
+            live.say(f"{told}: {_found(lines)}; {left_s:.0f} s left")
 
     def _measured(self, unit: Unit, points: Sequence[Point]) -> list[dict[str, Any]]:
-        started = now()
+        started, machine = now(), MachineTime(self._cpu_s)
         found = self._taken(unit, [unit.turn(point.settings["state"], self._folder.path / "cache") for point in points])
-        return [_line(point, figures, started) | {"made_with": self._made_with} for point, figures in zip(points, found)]
+        share = machine.others_share()
+        return [_line(point, figures, share, started) | {"made_with": self._made_with} for point, figures in zip(points, found)]
+
+    def _cpu_s(self) -> float:
+        """Of this program with all that it has started."""
+        return own_cpu_s() + sum(nursery.cpu_s for nursery in self._nurseries.values())
 
     def _taken(self, unit: Unit, turns: list[Turn]) -> list[Figures]:
         loader = loader_of(unit.method)
@@ -244,19 +255,18 @@ class _Runner:
         return [self._nurseries[package].measure(turn, unit.ranks, _LIMIT_S) for turn in turns]
 
 
-def _weight(unit: Unit, points: Sequence[Point]) -> float:
-    """About how long readings take, in MB of text: a process's beginning is worth a few."""
-    return len(points) * unit.ranks * (unit.source.path.stat().st_size / 1e6 + 5.0)
+def _guess_s(unit: Unit, points: Sequence[Point]) -> float:
+    return len(points) * reading_s(unit.method, unit.ranks, unit.source.path.stat().st_size)
 
 
-def _line(point: Point, found: Figures, started: str) -> dict[str, Any]:
+def _line(point: Point, found: Figures, others_share: float | None, started: str) -> dict[str, Any]:
     """Of results.jsonl."""
     settings = point.settings
     return {
         "schema": SCHEMA, "study": KIND, **point.as_dict(), "status": "ok" if found.seconds is not None else "failed",
         "reason": found.reason, "started": started, "wall_s": found.seconds, "run": None,
         "marks": ["oversubscribed"] if settings["ranks"] > usable_cores() else [],
-        "figures": {} if found.seconds is None else _figures(found, settings["bytes"]), "reasons": {},
+        "figures": {} if found.seconds is None else _figures(found, settings["bytes"]) | {"others_share": others_share}, "reasons": {},
     }  # fmt: skip
 
 
@@ -273,10 +283,12 @@ def _figures(found: Figures, size: int) -> dict[str, Any]:
     }
 
 
-def _described(unit: Unit, lines: Sequence[Mapping[str, Any]]) -> str:
-    told = ", ".join(_state(state, [line for line in lines if line["settings"]["state"] == state]) for state in STATES)
-    ranks = f", {unit.ranks} at once" if unit.ranks > 1 else ""
-    return f"{unit.source.path.name} {unit.method}{ranks}: {told}"
+def _named(unit: Unit) -> str:
+    return f"{unit.source.path.name} {unit.method}" + (f", {unit.ranks} at once" if unit.ranks > 1 else "")
+
+
+def _found(lines: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(_state(state, [line for line in lines if line["settings"]["state"] == state]) for state in STATES)
 
 
 def _state(state: str, lines: Sequence[Mapping[str, Any]]) -> str:

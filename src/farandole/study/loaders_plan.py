@@ -6,27 +6,34 @@ from pathlib import Path
 
 from farandole.data.make.sets import about_bytes
 from farandole.report.loaders import STATES
+from farandole.study.estimate import reading_s
 from farandole.study.folder import StudyFolder
 from farandole.study.loaders import LoaderStudy, Source, Unit, check_folder, left_of, planned, units_of
+from farandole.study.points import usable_cores
+from farandole.train.progress import duration
 
 __all__ = ["plan_text"]
 
 
 def plan_text(study: LoaderStudy) -> str:
-    """Files with their sizes, what reads them, and how much text that is in all; nothing is written."""
+    """Files with their sizes, what reads them, how much text that is in all, and how long it may take; nothing is written."""
     check_folder(study, StudyFolder(study.out))
     sources = [source for name in study.benchmarks for source in planned(study, name)]
     sizes = _sizes(study, sources)
     units = units_of(study, sources, sizes.__getitem__)
     left = _left(study, units)
     left_bytes = sum(unit.ranks * readings * sizes[unit.source.path] for unit, readings in left)
+    left_s = sum(readings * reading_s(unit.method, unit.ranks, sizes[unit.source.path]) for unit, readings in left)
     lines = [f"{study.title}: {len(units)} measurements, {len(units) - len(left)} have a result already", ""]
     lines += [f"  {source.benchmark}  {source.path}  {_told(source, sizes[source.path])}" for source in sources]
     lines += ["", f"read with {', '.join(study.methods)}"]
     if max(study.ranks) > 1:
         lines.append(f"by {', '.join(map(str, sorted(set(study.ranks))))} at once; several read the largest file of each benchmark alone")
+    if max(study.ranks) > usable_cores():
+        lines.append(f"oversubscribed: {usable_cores()} cores")
     how_often = f"each {' and '.join(STATES)}, {study.repeats} time{'s' * (study.repeats > 1)}"
-    return "\n".join([*lines, f"{how_often}: {_size(left_bytes)} of text to read; results: {study.out}"])
+    how_long = f"about {duration(left_s)} in all (a guess, good for a factor of 3; to make files is not in it)"
+    return "\n".join([*lines, f"{how_often}: {_size(left_bytes)} of text to read, {how_long}; results: {study.out}"])
 
 
 def _sizes(study: LoaderStudy, sources: list[Source]) -> dict[Path, int]:

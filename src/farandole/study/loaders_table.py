@@ -27,7 +27,7 @@ _WIDTH = 100
 _LIKE_THE_PAPERS = 0.1
 _SHOWN = (BASE, "pandas-chunked", "fast", CACHED)
 _SPREAD = "min..max"
-_FIGURES = ("load_s", "mb_per_s", "safe_s", "peak_bytes", "resident_peak_bytes", "held_bytes", "rows", "columns")
+_FIGURES = ("load_s", "mb_per_s", "safe_s", "peak_bytes", "resident_peak_bytes", "held_bytes", "rows", "columns", "others_share")
 _SETTINGS = ("ranks", "benchmark", "role", "path", "bytes", "loader", "version", "state")
 
 

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from farandole.data.loaders import library, load
+from farandole.study.machine_time import process_cpu_s
 from farandole.study.turn import CACHED, STORING, Figures, Taken, Turn, combined, take
 
 __all__ = ["Nursery", "loader_of", "warm"]
@@ -83,6 +84,11 @@ class Nursery:
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()
+
+    @property
+    def cpu_s(self) -> float:
+        """Of it and the children that have ended."""
+        return process_cpu_s(self._process.pid)
 
     def measure(self, turn: Turn, ranks: int, limit_s: float) -> Figures:
         """Have `ranks` processes take the turn at once."""

@@ -17,6 +17,7 @@ from farandole.train.settings import FRAMEWORKS, PRESETS
 if TYPE_CHECKING:
     from farandole.study.folder import StudyFolder
     from farandole.study.settings import StudySettings
+    from farandole.study.submit import JobSettings
 
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -25,8 +26,8 @@ __all__ = ["add_kinds", "numbers", "run_file", "run_kind"]
 _KINDS = {
     "strong": "the same work on more and more ranks",
     "weak": "as much work for every rank, on more and more ranks",
-    "batch": "batch sizes",
-    "lr": "learning rates and how they follow the ranks",
+    "batch": "batch sizes, or with ranks alone the rules by which they follow the ranks",
+    "lr": "learning rates, or with ranks alone the rules by which they follow the ranks",
 }
 _AXES = {"ranks": "ranks", "emulate_ranks": "emulate_ranks", "batches": "batch_size", "rates": "rate", "seeds": "seed"}
 """Options that hold lists, and the settings they are of."""
@@ -72,10 +73,11 @@ def _add_how(action: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="DIR", help="the study's folder; default: one under out/")
     add("--dry-run", action="store_true", help="show the points and an estimate, run nothing")
     add("--power", action=argparse.BooleanOptionalAction, default=True, help="sample this node's power; on unless --no-power")
+    add("--idle", dest="idle_s", type=float, metavar="S", help="measure S seconds of the idle node before the first point, and say what joules are above it")
     add("--scalars", metavar="WHERE", help="afterwards, every epoch's figures for tensorboard, mlflow or wandb")
     add("--submit", metavar="SYSTEM", help="write scripts for sbatch, pbs or lsf instead of running")
     add("--ranks-per-node", type=int, metavar="K", help="for --submit, or within an allocation; default: all ranks on one node")
-    add("--time", metavar="HH:MM:SS", help="for --submit: the limit of a job; default: 1 h")
+    add("--time", metavar="HH:MM:SS", help="for --submit: the limit of a job, or D-HH:MM:SS; default: 1 h")
     add("--directive", action="append", default=[], metavar="'WORDS'", help="for --submit: a further line, e.g. '--partition=short'")
     # fmt: on
 
@@ -86,7 +88,7 @@ def run_kind(options: argparse.Namespace) -> int:
     axes = {name: _list(f"--{option.replace('_', '-')}", getattr(options, option)) for option, name in _AXES.items()}
     varied = {name: _list(f"--vary {name}", text) for name, text in map(_pair, options.vary)}
     fixed = {name: _literal(text) for name, text in map(_pair, options.set)}
-    asked = {name: getattr(options, name) for name in ("preset", "framework", "repeats", "ranks_per_node", "hosts", "out")}
+    asked = {name: getattr(options, name) for name in ("preset", "framework", "repeats", "ranks_per_node", "hosts", "idle_s", "out")}
     given = {name: value for name, value in asked.items() if value is not None}
     _check_program(options.command, given)
     study = StudySettings(
@@ -99,7 +101,7 @@ def run_kind(options: argparse.Namespace) -> int:
 def run_file(options: argparse.Namespace) -> int:
     from farandole.study.settings import StudySettings, read_toml
 
-    over = {name: getattr(options, name) for name in ("preset", "repeats", "ranks_per_node", "hosts", "out")}
+    over = {name: getattr(options, name) for name in ("preset", "repeats", "ranks_per_node", "hosts", "idle_s", "out")}
     content = read_toml(options.file, **over)
     if content["kind"] == "loaders":
         return _loaders(content, options)
@@ -121,9 +123,9 @@ def _loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
     from farandole.study.loaders import LoaderStudy
     from farandole.study.loaders_plan import plan_text
 
-    useless = [name for name in ("hosts", "submit", "ranks_per_node", "scalars", "time", "directive") if getattr(options, name)]
+    useless = [name for name in ("hosts", "submit", "ranks_per_node", "idle_s", "scalars", "time", "directive") if getattr(options, name)]
     if useless:
-        told = ", ".join(f"--{name.replace('_', '-')}" for name in useless)
+        told = ", ".join(f"--{name.removesuffix('_s').replace('_', '-')}" for name in useless)
         raise SettingsError(f"{told}: {options.file} is a study of loaders, which reads files on this machine. Leave it out.")
     study = LoaderStudy(**{name: value for name, value in content.items() if name != "kind"})
     if options.dry_run:
@@ -137,8 +139,10 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
     from farandole.study.running import plan_text, run_study
 
     assert study.out is not None
-    _check_nodes(study, options.submit)
-    _check_job(options)
+    _place(study, options.submit)
+    if study.idle_s and not options.power:
+        raise SettingsError("--idle and --no-power: nothing is measured that idle power could be subtracted from. Leave one out")
+    job = _job(study, options)
     _check_scalars(study, options)
     folder = StudyFolder(study.out)
     if options.dry_run:
@@ -146,8 +150,8 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
         return 0
     try:
         with folder.locked():
-            if options.submit:
-                return _submit(study, folder, options)
+            if job is not None:
+                return _submit(study, folder, job)
             code = run_study(study, folder, command=sys.argv[1:], power=options.power)
     except KeyboardInterrupt:
         print(f"\nfarandole: stopped; type the same again to go on, {folder.path} has what there is.", file=sys.stderr)
@@ -159,22 +163,39 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
     return code
 
 
-def _check_nodes(study: StudySettings, submit: str | None) -> None:
-    """One machine is one node, whatever was asked for."""
+def _place(study: StudySettings, submit: str | None) -> None:
+    """Jobs get nodes of their own; here there are those of an allocation, or one machine, which is one node."""
     from farandole.launch.allocation import allocated_hosts
+    from farandole.study.points import is_launched
 
-    if study.ranks_per_node and not submit and not allocated_hosts(os.environ):
+    if submit or not (study.ranks_per_node or is_launched(study.command)):
+        return
+    study.allocated = allocated_hosts(os.environ)
+    if study.ranks_per_node and not study.allocated:
         raise SettingsError(
             f"--ranks-per-node {study.ranks_per_node}: there are no nodes to divide ranks among, outside of a batch system's "
             "allocation. Add --submit sbatch (or pbs, lsf), or name machines: --hosts a:2,b:2"
         )
 
 
-def _check_job(options: argparse.Namespace) -> None:
+def _job(study: StudySettings, options: argparse.Namespace) -> JobSettings | None:
+    """How jobs are asked for, where any are."""
+    from farandole.study.submit import JobSettings, check_folder
+
     useless = [name for name in ("time", "directive") if getattr(options, name)]
-    if useless and not options.submit:
-        told = ", ".join(f"--{name}" for name in useless)
-        raise SettingsError(f"{told}: of jobs, and none is made. Add --submit sbatch (or pbs, lsf), or leave it out")
+    if not options.submit:
+        if useless:
+            told = ", ".join(f"--{name}" for name in useless)
+            raise SettingsError(f"{told}: of jobs, and none is made. Add --submit sbatch (or pbs, lsf), or leave it out")
+        return None
+    if study.hosts:
+        raise SettingsError("--hosts and --submit: the batch system says where ranks run. Leave --hosts out; --ranks-per-node divides them")
+    assert study.out is not None
+    check_folder(study.out)
+    limit = {"time": options.time} if options.time else {}
+    return JobSettings(
+        system=options.submit, directives=options.directive, power=options.power, idle_s=study.idle_s, **limit
+    )
 
 
 def _check_scalars(study: StudySettings, options: argparse.Namespace) -> None:
@@ -191,15 +212,11 @@ def _check_scalars(study: StudySettings, options: argparse.Namespace) -> None:
         )
 
 
-def _submit(study: StudySettings, folder: StudyFolder, options: argparse.Namespace) -> int:
+def _submit(study: StudySettings, folder: StudyFolder, job: JobSettings) -> int:
     from farandole.study.collecting import collect
     from farandole.study.running import prepare_data, write_plan
-    from farandole.study.submit import JobSettings, write_scripts
+    from farandole.study.submit import write_scripts
 
-    if study.hosts:
-        raise SettingsError("--hosts and --submit: the batch system says where ranks run. Leave --hosts out; --ranks-per-node divides them")
-    limit = {"time": options.time} if options.time else {}
-    job = JobSettings(system=options.submit, directives=options.directive, power=options.power, **limit)
     planned = write_plan(study, folder, sys.argv[1:])
     collect(folder)
     points = folder.missing(planned)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import resource
 import shlex
 import signal
 import subprocess
@@ -15,13 +14,24 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farandole.errors import DataError, FarandoleError
-from farandole.study.figures import Figures, add_trace, energy_figures, figures_of_command, figures_of_run
+from farandole.study.figures import (
+    NO_IDLE,
+    Figures,
+    add_trace,
+    energy_figures,
+    figures_of_command,
+    figures_of_run,
+)
 from farandole.study.folder import SCHEMA, StudyFolder, now
-from farandole.study.points import Point, is_crowded, is_here, program_words, run_words
+from farandole.study.machine_time import MachineTime, children_cpu_s
+from farandole.study.points import Point, is_crowded, is_here, is_launched, program_words, run_words
 from farandole.study.tracing import draw_power, merge_watched, recording_environment
+
+if TYPE_CHECKING:
+    from farandole.observe.power import PhaseEnergy, Recording
 
 __all__ = ["FIGURES_FILE", "Attempt", "EndedBySignal", "PointRunner", "command_words", "ends_on", "marks_of"]
 
@@ -69,12 +79,15 @@ class PointRunner:
     kind: str
     power: bool = True
     """Sample power meanwhile: here, or by the ranks where they are elsewhere."""
+    idle_s: float = 0.0
+    """Before the first point, measure this node for so long while it is idle; 0: do not."""
     hosts: str = ""
     """Where ranks run, as `--hosts` takes them; empty: where the launcher finds them."""
     watch: Callable[[str], None] = lambda line: None
     """Gets the last line of the console now and then."""
     made_with: Mapping[str, Any] = field(default_factory=dict)
     """What every result says of its making: a plan has it only of the last time it was typed."""
+    _idle: PhaseEnergy | None = field(init=False, default=None)
 
     def run(self, point: Point) -> dict[str, Any]:
         """A line of results; not appended yet."""
@@ -91,7 +104,7 @@ class PointRunner:
         seen = {"cpu_s": ended.cpu_s, "others_share": ended.others_share}
         elsewhere = "ranks on other machines: their processor seconds are not seen from here"
         figures.add(seen if here else dict.fromkeys(seen), elsewhere)
-        energy_figures(figures, energy or _no_energy("power was not sampled (--no-power)"))
+        energy_figures(figures, energy or _no_energy("power was not sampled (--no-power)"), self._why_no_idle(here))
         return self.line(attempt, point, ended.wall_s, figures, reason)
 
     def line(self, attempt: Attempt, point: Point, wall_s: float, figures: Figures, reason: str | None) -> dict[str, Any]:
@@ -118,6 +131,7 @@ class PointRunner:
         from farandole.observe.power.sampler import Sampler
         from farandole.observe.power.session import PHASES_FILE
 
+        self._measure_idle()
         told = run.absolute() / "phases.jsonl"
         sampler = Sampler(find_sensors(root_from_environment()))
         try:
@@ -125,13 +139,26 @@ class PointRunner:
                 ended = self._run(words, run, {**variables, PHASES_FILE: str(told)})
         finally:
             sampler.close()
-        total, phases_s = _report(sampler.recording(), words, ended, told, run)
+        total, phases_s = _report(sampler.recording(), self._idle, words, ended, told, run)
         return ended, total, phases_s
+
+    def _measure_idle(self) -> None:
+        """Once for all points."""
+        from farandole.observe.power.running import idle_energy
+
+        if self.idle_s and self._idle is None:
+            self.watch(f"{self.idle_s:g} s of the idle node first")
+            self._idle = idle_energy(self.idle_s)
+
+    def _why_no_idle(self, here: bool) -> str:
+        if not self.idle_s:
+            return NO_IDLE
+        return "the idle node was measured by other meters, or they have failed" if here else "ranks on other machines: nobody has measured those idle"
 
     def _run(self, words: list[str], run: Path, environment: Mapping[str, str]) -> _Ended:
         console = run / CONSOLE
         variables = {**environment, FIGURES_FILE: str(run.absolute() / "figures.json")}
-        machine, cpu_s, start_ns = _MachineTime(), _children_cpu_s(), time.monotonic_ns()
+        machine, cpu_s, start_ns = MachineTime(), children_cpu_s(), time.monotonic_ns()
         with console.open("wb") as output:
             output.write(f"$ {shlex.join(words)}\n".encode())
             output.flush()
@@ -145,7 +172,7 @@ class PointRunner:
             with _ended_with_us(child):
                 code = self._wait(child, console)
         return _Ended(
-            exit_code=code, start_ns=start_ns, end_ns=time.monotonic_ns(), cpu_s=_children_cpu_s() - cpu_s,
+            exit_code=code, start_ns=start_ns, end_ns=time.monotonic_ns(), cpu_s=children_cpu_s() - cpu_s,
             others_share=machine.others_share(),
         )  # fmt: skip
 
@@ -189,7 +216,7 @@ def command_words(settings: Mapping[str, Any], run: Path, hosts: str = "") -> li
     where = ["-n", str(settings["ranks"]), *(["--hosts", hosts] if hosts else [])]
     if "command" in settings:
         words = program_words(settings)
-        return words if "{ranks}" in settings["command"] else [*here, "launch", *where, "--", *words]
+        return [*here, "launch", *where, "--", *words] if is_launched(settings["command"]) else words
     words = ["run", *run_words(settings), "--output-dir", str(run)]
     if settings["nodes"] > 1 and not hosts:
         return [*here, "launch", *where, "--timeline", str(run / "timeline.json"), "--", *here, *words]
@@ -206,7 +233,9 @@ def marks_of(settings: Mapping[str, Any], figures: Mapping[str, Any], hosts: str
     return [mark for mark, is_so in found.items() if is_so]
 
 
-def _report(recording: Any, words: list[str], ended: _Ended, told: Path, run: Path) -> tuple[Any, dict[str, float]]:
+def _report(
+    recording: Recording, idle: PhaseEnergy | None, words: list[str], ended: _Ended, told: Path, run: Path
+) -> tuple[Any, dict[str, float]]:
     """power.json and power.jsonl; the total of this node, and seconds by the phases that were marked."""
     from farandole.observe.power import node_energy, write_trace
     from farandole.observe.power.child import Ended
@@ -216,7 +245,7 @@ def _report(recording: Any, words: list[str], ended: _Ended, told: Path, run: Pa
 
     whole = Phase("command", ended.start_ns, ended.end_ns)
     recording.phases = [whole, *read_phases(told, recording.machine)]
-    node = node_energy(recording, whole=whole)
+    node = node_energy(recording, whole=whole, idle=idle)
     child = Ended(exit_code=ended.exit_code, start_ns=ended.start_ns, end_ns=ended.end_ns, cpu_s=ended.cpu_s)
     report = Measured(node=node, recording=recording, command=words, ended=child).as_dict()
     (run / POWER).write_text(json.dumps(report, indent=1) + "\n")
@@ -296,36 +325,3 @@ def _ended_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
                 child.kill()
                 child.wait()
             raise
-
-
-class _MachineTime:
-    """The machine's processor time from here on, and how much of it this program and its children have used."""
-
-    def __init__(self) -> None:
-        self._began, self._busy_s, self._own_s = time.monotonic(), _busy_s(), _own_s()
-
-    def others_share(self) -> float | None:
-        """What other programs have used of it; None where the system does not tell."""
-        busy_s, all_s = _busy_s(), (time.monotonic() - self._began) * (os.cpu_count() or 1)
-        if busy_s is None or self._busy_s is None or not all_s:
-            return None
-        others_s = busy_s - self._busy_s - (_own_s() - self._own_s)
-        return round(min(max(others_s / all_s, 0.0), 1.0), 4)
-
-
-def _busy_s() -> float | None:
-    from farandole.observe.power.model import busy_ticks
-
-    try:
-        return busy_ticks(Path("/proc/stat").read_text()) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError):
-        return None
-
-
-def _own_s() -> float:
-    return time.process_time() + _children_cpu_s()
-
-
-def _children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

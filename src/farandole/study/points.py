@@ -18,11 +18,12 @@ from typing import Any
 
 from farandole.benchmarks.config_file import ALIASES, CANDLE_ONLY
 from farandole.errors import FarandoleError, SettingsError
-from farandole.launch.hosts import all_local, parse_hosts
+from farandole.launch.allocation import allocated_hosts
+from farandole.launch.hosts import Host, all_local, parse_hosts
 
 __all__ = [
-    "AUTO", "LONG", "OWN", "Point", "as_name", "as_setting", "described", "expand", "is_crowded", "is_here", "program_words", "resolved",
-    "run_words", "usable_cores", "varying",
+    "AUTO", "LONG", "OWN", "Point", "as_name", "as_setting", "described", "expand", "is_crowded", "is_here", "is_launched", "program_words",
+    "resolved", "run_words", "usable_cores", "varying", "warning_of",
 ]  # fmt: skip
 
 AUTO = "auto"
@@ -72,12 +73,32 @@ def usable_cores() -> int:
 
 def is_here(settings: Mapping[str, Any], hosts: str) -> bool:
     """Whether all ranks of a point are on this machine, whose cores and meters then tell of them."""
-    return settings["nodes"] == 1 and all_local(parse_hosts(hosts)[:1] if hosts else [])
+    return settings["nodes"] == 1 and all_local(_hosts_of(settings, hosts)[:1])
+
+
+def _hosts_of(settings: Mapping[str, Any], hosts: str) -> list[Host]:
+    """Those on which the ranks of a point are started, the first ones first; empty: on this machine."""
+    if hosts:
+        return parse_hosts(hosts)
+    return allocated_hosts(os.environ) if is_launched(settings.get("command", "")) else []
+
+
+def is_launched(command: str) -> bool:
+    """Whether `farandole launch` starts the ranks of a program, and so on an allocation's hosts where there is one."""
+    return bool(command) and "{ranks}" not in command
 
 
 def is_crowded(settings: Mapping[str, Any], hosts: str) -> bool:
     """More ranks than cores; of other machines nobody here knows."""
     return is_here(settings, hosts) and settings["ranks"] > usable_cores()
+
+
+def warning_of(crowded: Iterable[int]) -> str:
+    """What to say of ranks that are more than the cores."""
+    return (
+        f"warning: {', '.join(map(str, sorted({*crowded})))} ranks on {usable_cores()} cores: oversubscribed, and marked so; "
+        "such times say nothing of real ranks"
+    )
 
 
 def _key_of(settings: Mapping[str, Any]) -> str:

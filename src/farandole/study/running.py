@@ -25,7 +25,7 @@ from farandole.study.folder import StudyFolder, made_with
 from farandole.study.live import LiveLine
 from farandole.study.loaders_table import loaders_table
 from farandole.study.pointrun import PointRunner
-from farandole.study.points import LONG, OWN, Point, described, is_crowded, usable_cores, varying
+from farandole.study.points import LONG, OWN, Point, described, is_crowded, usable_cores, varying, warning_of
 from farandole.study.settings import StudySettings
 from farandole.study.table import as_table
 from farandole.train.progress import duration
@@ -94,12 +94,8 @@ def run_study(study: StudySettings, folder: StudyFolder, *, command: Sequence[st
     live = LiveLine(sys.stderr)
     if len(left) < len(points):
         live.say(f"{len(points) - len(left)} of {len(points)} points have a result in {folder.path} already")
-    crowded = sorted({point.settings["ranks"] for point in left if is_crowded(point.settings, study.hosts)})
-    if crowded:
-        live.say(
-            f"warning: {', '.join(map(str, crowded))} ranks on {usable_cores()} cores: oversubscribed, and marked so; "
-            "such times say nothing of real ranks"
-        )
+    if crowded := [point.settings["ranks"] for point in left if is_crowded(point.settings, study.hosts)]:
+        live.say(warning_of(crowded))
     if left:
         prepare_data(left)
     _run(study, folder, left, live, power)
@@ -112,7 +108,7 @@ def _run(study: StudySettings, folder: StudyFolder, left: Sequence[Point], live:
     estimate = Estimate(folder.results())
     plan = folder.plan()
     made = {name: plan[name] for name in ("command", "environment", "git")}
-    runner = PointRunner(folder=folder, kind=study.kind, power=power, hosts=study.hosts, made_with=made)
+    runner = PointRunner(folder=folder, kind=study.kind, power=power, idle_s=study.idle_s, hosts=study.hosts, made_with=made)
     for number, point in enumerate(left, 1):
         told, later = f"{number}/{len(left)} {_told(point, names, study.repeats)}", left[number:]
         runner.watch = _Watch(live, told, estimate.seconds([point]), estimate.seconds(later))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import SettingsError
-from farandole.launch.hosts import as_option, parse_hosts
-from farandole.study.points import Point, as_name, as_setting, expand
+from farandole.launch.hosts import Host, as_option, parse_hosts
+from farandole.optim.scaling import RULES
+from farandole.study.points import Point, as_name, as_setting, expand, is_launched
 
 __all__ = ["KINDS", "StudySettings", "read_toml"]
 
@@ -23,10 +25,12 @@ KINDS = {
     "lr": ("rate", "lr_scaling"),
 }
 """Each kind, and the axes of which it needs one."""
-_OPTIONS = {
-    "ranks": "--ranks 1,2,4", "emulate_ranks": "--emulate-ranks 1,48", "batch_size": "--batches 20,40",
-    "rate": "--rates 0.001,0.01",
-}  # fmt: skip
+_RANKS = ("ranks", "emulate_ranks")
+_EXAMPLES = {
+    **dict.fromkeys(("strong", "weak"), "--ranks 1,2,4 or --emulate-ranks 1,48"),
+    "batch": "--batches 20,40, or of a benchmark --ranks 1,2, which varies batch_scaling, the rule by which batches follow the ranks",
+    "lr": "--rates 0.001,0.01, or of a benchmark --ranks 1,2, which varies lr_scaling, the rule by which rates follow the ranks",
+}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -51,8 +55,12 @@ class StudySettings:
     """For jobs of a batch system; 0: all ranks on one node."""
     hosts: str = ""
     """Where ranks run, e.g. `a:2,b:2`; empty: on this machine."""
+    idle_s: float = 0.0
+    """Measure the idle node for so long before the first point; 0: do not."""
     out: Path | None = None
     """The folder of the results; None is one under out/."""
+    allocated: Sequence[Host] = field(init=False, default=())
+    """Hosts of a batch system's allocation in which the study runs, for programs that `farandole launch` starts."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -69,6 +77,7 @@ class StudySettings:
         named = as_name if self.command else as_setting
         self.axes = {named(name): _values(name, found) for name, found in self.axes.items()}
         self.settings = {named(name): _plain(name, value) for name, value in self.settings.items()}
+        self._vary_rules()
         self._check_axes()
         self.title = self.title or self._title()
         self.out = self.out or Path("out", f"study-{self.kind}-{self.benchmark or 'command'}")
@@ -81,6 +90,16 @@ class StudySettings:
         for name, least in (("repeats", 1), ("ranks_per_node", 0)):
             if type(value := getattr(self, name)) is not int or value < least:
                 raise SettingsError(f"{name}={value!r}: expected a whole number from 1 on, e.g. {name} = 2")
+        if type(self.idle_s) not in (int, float) or not 0 <= self.idle_s < math.inf:
+            raise SettingsError(f"idle_s={self.idle_s!r}: expected seconds, e.g. --idle 10, or idle_s = 10")
+
+    def _vary_rules(self) -> None:
+        """Ranks alone, in a study of batches or rates of a benchmark: what can vary is how these follow the ranks."""
+        rule = KINDS[self.kind][-1]
+        ranks = [value for name in _RANKS for value in (*self.axes.get(name, ()), self.settings.get(name, 1))]
+        given = {*self.axes} & {*KINDS[self.kind]} or rule in self.settings
+        if self.benchmark and not given and rule not in _RANKS and any(count not in (0, 1) for count in ranks):
+            self.axes[rule] = list(RULES)
 
     def _check_axes(self) -> None:
         both = sorted({*self.axes} & {*self.settings})
@@ -101,8 +120,7 @@ class StudySettings:
             )
         needed = KINDS[self.kind]
         if not any(name in self.axes for name in needed):
-            told = " or ".join(_OPTIONS.get(name, name) for name in needed)
-            raise SettingsError(f"study {self.kind} varies {' or '.join(needed)}: give e.g. {told}")
+            raise SettingsError(f"study {self.kind} varies {' or '.join(needed)}: give e.g. {_EXAMPLES[self.kind]}")
 
     def points(self) -> list[Point]:
         """In the order in which they run; SettingsError where one cannot be run."""
@@ -110,12 +128,13 @@ class StudySettings:
         return expand({**self.fixed, **placed}, self.axes, self.repeats, self._nodes)
 
     def _nodes(self, ranks: int) -> int:
-        if not self.hosts:
-            return -(-ranks // self.ranks_per_node) if self.ranks_per_node else 1
-        taken = list(itertools.accumulate(host.slots for host in parse_hosts(self.hosts)))
-        if ranks > taken[-1]:
+        if self.ranks_per_node:
+            return -(-ranks // self.ranks_per_node)
+        allocated = self.allocated if is_launched(self.command) else ()
+        taken = list(itertools.accumulate(host.slots for host in (parse_hosts(self.hosts) if self.hosts else allocated)))
+        if self.hosts and ranks > taken[-1]:
             raise SettingsError(f"{ranks} ranks, and {self.hosts} has room for {taken[-1]}: name more hosts or slots")
-        return 1 + sum(ranks > until for until in taken)
+        return 1 + sum(ranks > until for until in taken[:-1])
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -158,7 +177,7 @@ def read_toml(path: Path, **over: Any) -> dict[str, Any]:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is no TOML: {error}") from error
-    known = [one.name for one in fields(StudySettings)]
+    known = [one.name for one in fields(StudySettings) if one.init]
     if content.get("kind") == "loaders":
         known = ["kind", "title", *LOADERS]
     unknown = [name for name in content if name not in known]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -12,10 +13,11 @@ from farandole.errors import SettingsError
 from farandole.study.folder import StudyFolder
 from farandole.study.points import Point
 
-__all__ = ["SYSTEMS", "JobSettings", "write_scripts"]
+__all__ = ["SYSTEMS", "JobSettings", "check_folder", "write_scripts"]
 
 SYSTEMS = {"sbatch": "sbatch", "pbs": "qsub", "lsf": "bsub <"}
 """Each system, and how a script is handed to it."""
+_TIME = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
 _MARKS = {"sbatch": "#SBATCH", "pbs": "#PBS", "lsf": "#BSUB"}
 
 
@@ -25,14 +27,30 @@ class JobSettings:
 
     system: str
     time: str = "01:00:00"
-    """Of every job, as the system writes it: HH:MM:SS; LSF: HH:MM."""
+    """Of every job: HH:MM:SS, or with days D-HH:MM:SS."""
     directives: list[str] = field(default_factory=list)
     """Further words of the system's, each a line: e.g. `--partition=short`."""
     power: bool = True
+    idle_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.system not in SYSTEMS:
             raise SettingsError(f"--submit {self.system}: unknown. Use one of {', '.join(SYSTEMS)}.")
+        if self.limit_s == 0:
+            raise SettingsError(f"--time {self.time}: expected HH:MM:SS or D-HH:MM:SS above 0, e.g. --time 00:30:00 or --time 1-12:00:00")
+
+    @property
+    def limit_s(self) -> int:
+        """0 where `time` is no time."""
+        found = _TIME.fullmatch(self.time)
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0, 0)
+        return 60 * (60 * (24 * days + hours) + minutes) + seconds
+
+
+def check_folder(folder: Path) -> None:
+    """SettingsError where a script's directives cannot name what jobs write there: each system reads such signs in its own way."""
+    if found := re.search(r"[\s'\"\\%#]", str(folder.absolute())):
+        raise SettingsError(f"--submit: {folder.absolute()} has {found[0]!r} in its name, which batch systems' directives do not take. Choose another --out")
 
 
 def write_scripts(folder: StudyFolder, points: Sequence[Point], job: JobSettings) -> Path:
@@ -58,6 +76,8 @@ def _script(folder: Path, point: Point, job: JobSettings) -> str:
     words = [sys.executable, "-m", "farandole", "study", "point", str(folder), point.name]
     if not job.power:
         words.append("--no-power")
+    if job.idle_s:
+        words += ["--idle", f"{job.idle_s:g}"]
     return "\n".join(
         [
             "#!/bin/bash",
@@ -68,11 +88,16 @@ def _script(folder: Path, point: Point, job: JobSettings) -> str:
     ) + "\n"
 
 
+def _clock(limit_s: int) -> str:
+    """HH:MM:SS, which every system but LSF takes: PBS knows no days."""
+    return f"{limit_s // 3600:02}:{limit_s // 60 % 60:02}:{limit_s % 60:02}"
+
+
 def _slurm(folder: Path, point: Point, job: JobSettings) -> list[str]:
     ranks, nodes = point.settings["ranks"], point.settings["nodes"]
     return [
         f"--job-name={point.name}", f"--nodes={nodes}", f"--ntasks-per-node={-(-ranks // nodes)}",
-        f"--time={job.time}", f"--output={folder}/scripts/{point.name}-%j.out",
+        f"--time={_clock(job.limit_s)}", f"--output={folder}/scripts/{point.name}-%j.out",
     ]  # fmt: skip
 
 
@@ -80,14 +105,15 @@ def _pbs(folder: Path, point: Point, job: JobSettings) -> list[str]:
     ranks, nodes = point.settings["ranks"], point.settings["nodes"]
     each = -(-ranks // nodes)
     return [
-        f"-N p{point.name[:14]}", f"-l select={nodes}:ncpus={each}:mpiprocs={each}", f"-l walltime={job.time}", "-j oe",
+        f"-N p{point.name[:14]}", f"-l select={nodes}:ncpus={each}:mpiprocs={each}", f"-l walltime={_clock(job.limit_s)}", "-j oe",
         f"-o {folder}/scripts/",  # PBS then names the file by the job
     ]  # fmt: skip
 
 
 def _lsf(folder: Path, point: Point, job: JobSettings) -> list[str]:
     ranks, nodes = point.settings["ranks"], point.settings["nodes"]
+    minutes = -(-job.limit_s // 60)
     return [
-        f"-J {point.name}", f"-n {ranks}", f'-R "span[ptile={-(-ranks // nodes)}]"', f"-W {job.time.rpartition(':')[0] if job.time.count(':') == 2 else job.time}",
+        f"-J {point.name}", f"-n {ranks}", f'-R "span[ptile={-(-ranks // nodes)}]"', f"-W {minutes // 60:02}:{minutes % 60:02}",
         f"-o {folder}/scripts/{point.name}-%J.out",
     ]  # fmt: skip

@@ -54,12 +54,15 @@ def _columns(cases: Sequence[Case]) -> list[Column]:
     ]  # fmt: skip
     metric = next((case.metric for case in cases if case.runs), "accuracy")
     rest = [
-        _figure("power_w", "W", 2), _figure("energy_j", "J", 2), _figure("energy_per_sample_j", "J/sample", 2),
-        _figure("edp_js", "EDP J s", 2), _figure("loss", "loss", 2), _figure("accuracy", metric, 2),
-        _figure("test_loss", "test loss", 2), _figure("test_accuracy", f"test {metric}", 2), _spread("test_accuracy"),
+        _figure("power_w", "W", 2), _figure("energy_j", "J", 2), _figure("above_idle_j", "J above idle", 2),
+        _figure("energy_per_sample_j", "J/sample", 2), _figure("edp_js", "EDP J s", 2), _figure("loss", "loss", 2),
+        _figure("accuracy", metric, 2), _figure("test_loss", "test loss", 2), _figure("test_accuracy", f"test {metric}", 2), _spread("test_accuracy"),
     ]  # fmt: skip
-    several = any(spread.count > 1 for case in cases for spread in case.figures.values())
-    return [column for column in (*which, *time, *rest) if several or column.heading != "min..max"]
+    shown = {
+        "min..max": any(spread.count > 1 for case in cases for spread in case.figures.values()),
+        "J above idle": any("above_idle_j" in case.figures for case in cases),
+    }
+    return [column for column in (*which, *time, *rest) if shown.get(column.heading, True)]
 
 
 def _setting(name: str) -> Column:

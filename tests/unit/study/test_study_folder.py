@@ -61,8 +61,8 @@ def test_a_cut_last_line_is_dropped_and_said(folder: StudyFolder, capsys: pytest
     folder.append(result(ONE))
     with (folder.path / "results.jsonl").open("a") as file:
         file.write(json.dumps(result(TWO))[:40])
-    assert folder.missing([ONE, TWO]) == [TWO]
-    assert "the last line was cut in the middle and is dropped" in capsys.readouterr().err
+    assert folder.missing([ONE, TWO]) == [TWO] and len(folder.results()) == 1
+    assert capsys.readouterr().err.count("the last line was cut in the middle and is dropped") == 1
     folder.append(result(TWO))
     assert [one["key"] for one in folder.results()] == [ONE.key, TWO.key]
     assert capsys.readouterr().err == ""
@@ -116,6 +116,16 @@ def test_every_attempt_has_a_folder_of_its_own(folder: StudyFolder) -> None:
 def test_two_studies_do_not_write_into_one_folder(folder: StudyFolder) -> None:
     with folder.locked(), pytest.raises(DataError, match="another study is writing"), folder.locked():
         pass
+
+
+def test_the_directory_of_a_run_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "report.html").write_text("the run's")
+    folder = StudyFolder(tmp_path)
+    for refused in (lambda: folder.check_same(plan(ONE)), lambda: folder.write_plan(plan(ONE)), lambda: folder.locked().__enter__()):
+        with pytest.raises(DataError, match=r"is the directory of a run: it has run.json. Choose another --out"):
+            refused()
+    assert {path.name for path in tmp_path.iterdir()} == {"run.json", "report.html"}
 
 
 def test_folders_without_a_study(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Points of a study: what is run, under which name, and what is refused before anything runs."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +14,15 @@ from farandole.cli import _parser, main
 from farandole.errors import SettingsError
 from farandole.study.estimate import Estimate, _share_of_features
 from farandole.study.folder import StudyFolder
-from farandole.study.options import _check_nodes
+from farandole.study.options import _place
 from farandole.study.pointrun import PointRunner, command_words, marks_of
-from farandole.study.points import Point, expand
-from farandole.study.running import run_study, write_plan
+from farandole.study.points import Point, expand, is_here
+from farandole.study.running import run_study, table_of, write_plan
 from farandole.study.scalars import export
 from farandole.study.settings import StudySettings, read_toml
 from farandole.train.command import _values
 from farandole.train.settings import RunSettings
+from powertree import Machine
 from studyfolder import Shape, make_loaders, make_study
 
 
@@ -165,11 +168,43 @@ def test_ranks_are_divided_among_nodes_only_where_there_are_nodes(tmp_path: Path
         monkeypatch.delenv(name, raising=False)
     divided = study(ranks_per_node=1)
     with pytest.raises(SettingsError, match=r"--ranks-per-node 1: there are no nodes.*--submit sbatch.*--hosts a:2,b:2"):
-        _check_nodes(divided, None)
-    _check_nodes(divided, "sbatch")
+        _place(divided, None)
+    _place(divided, "sbatch")
     (tmp_path / "nodes").write_text("a\nb\n")
     monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
-    _check_nodes(divided, None)
+    _place(divided, None)
+
+
+def placed(command: str, submit: str | None = None) -> list[tuple[int, bool]]:
+    """Nodes of the points of 1 and 3 ranks, and whether they are here."""
+    asked = StudySettings(kind="strong", command=command, axes={"ranks": [1, 3]})
+    _place(asked, submit)
+    return [(point.settings["nodes"], is_here(point.settings, "")) for point in asked.points()]
+
+
+def test_in_an_allocation_a_program_is_where_the_launcher_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the login node of an allocation nothing of the job is here; on its first node, what fits there."""
+    nodes = tmp_path / "nodes"
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
+    monkeypatch.setenv("PBS_NODEFILE", str(nodes))
+    nodes.write_text("elsewhere\nelsewhere\nfurther\n")
+    assert placed("python train.py") == [(1, False), (2, False)]
+    assert placed("torchrun --nproc-per-node {ranks} train.py") == [(1, True), (1, True)], "it starts its ranks itself"
+    assert placed("python train.py", "pbs") == [(1, False), (1, False)], "jobs get nodes of their own"
+    nodes.write_text(f"{socket.gethostname()}.site\n{socket.gethostname()}.site\nfurther\n")
+    assert placed("python train.py") == [(1, True), (2, False)]
+    nodes.write_text(f"{socket.gethostname()}\n")
+    assert placed("python train.py") == [(1, True), (1, True)]
+
+
+def test_of_a_job_s_nodes_the_login_node_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nodes").write_text("elsewhere\n")
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
+    monkeypatch.setattr("farandole.study.pointrun.command_words", lambda *given: ["true"])
+    monkeypatch.setattr("farandole.observe.power.discover.find_sensors", lambda root: pytest.fail("sampled the login node"))
+    found = PointRunner(folder=StudyFolder(tmp_path), kind="strong", idle_s=1.0).run(Point(settings={"command": "train", "ranks": 1000, "nodes": 1}))
+    assert found["marks"] == [] and found["figures"]["cpu_s"] is None and found["figures"]["energy_j"] is None
 
 
 def test_a_program_of_the_user_s() -> None:
@@ -186,7 +221,12 @@ def test_a_program_of_the_user_s() -> None:
     [
         ({"kind": "stong"}, "strong, weak, batch, lr"),
         ({"axes": {}}, "--ranks 1,2,4"),
-        ({"kind": "batch"}, "--batches 20,40"),
+        ({"kind": "batch", "axes": {"ranks": [1]}}, "--batches 20,40, or of a benchmark --ranks 1,2"),
+        ({"kind": "lr", "axes": {"seed": [1, 2]}}, "--rates 0.001,0.01, or of a benchmark --ranks 1,2"),
+        ({"kind": "lr", "settings": {"lr_scaling": "none"}}, "--rates 0.001,0.01"),
+        ({"kind": "lr", "benchmark": "", "command": "x"}, "--rates 0.001,0.01"),
+        ({"idle_s": "10"}, "idle_s='10': expected seconds, e.g. --idle 10"),
+        ({"idle_s": float("nan")}, "idle_s=nan: expected seconds"),
         ({"axes": {"ranks": []}}, "ranks has no values"),
         ({"axes": {"ranks": [1, 1]}}, "a value twice"),
         ({"axes": {"ranks": [0]}}, "whole numbers from 1"),
@@ -241,7 +281,7 @@ def test_a_study_file_s_mistakes_are_named(tmp_path: Path, text: str, said: str)
         read_toml(file)
 
 
-@pytest.mark.parametrize("option", [["--hosts", "a:1"], ["--submit", "sbatch"], ["--ranks-per-node", "2"], ["--scalars", "wandb"], ["--time", "00:30:00"], ["--directive=--partition=short"]])
+@pytest.mark.parametrize("option", [["--hosts", "a:1"], ["--submit", "sbatch"], ["--ranks-per-node", "2"], ["--scalars", "wandb"], ["--idle", "5"], ["--time", "00:30:00"], ["--directive=--partition=short"]])
 def test_loaders_are_measured_here(tmp_path: Path, option: list[str]) -> None:
     file = tmp_path / "loaders.toml"
     file.write_text("kind = 'loaders'\nbenchmarks = ['nt3']\n")
@@ -274,14 +314,17 @@ def test_scalars_that_cannot_be_written_are_refused_before_anything_runs(
     [
         (["nt3", "--time", "00:30:00"], "--time: .* Add --submit"),
         (["nt3", "--directive=--partition=short"], "--directive: .* Add --submit"),
+        (["nt3", "--submit", "sbatch", "--time", "banana"], "--time banana: expected HH:MM:SS or D-HH:MM:SS"),
+        (["nt3", "--submit", "lsf", "--out", "a b"], "a b has ' ' in its name"),
+        (["nt3", "--idle", "10", "--no-power"], "--idle and --no-power: .* Leave one out"),
         (["--command", "true", "--preset", "test"], "preset: .* Leave it out"),
         (["--command", "true", "--framework", "jax", "--preset", "test"], "preset, framework: .* Leave it out"),
         (["--command", "true", "--scalars", "tensorboard"], "--scalars: .* Leave it out"),
     ],
 )
-def test_options_that_would_do_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
+def test_options_that_cannot_work_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
     monkeypatch.chdir(tmp_path)
-    options = _parser().parse_args(["study", "strong", *words, "--ranks", "1", "--out", "s", "--dry-run"])
+    options = _parser().parse_args(["study", "strong", "--ranks", "1", "--out", "s", "--dry-run", *words])
     with pytest.raises(SettingsError, match=said):
         options.run(options)
 
@@ -318,9 +361,14 @@ def test_a_dry_run_refuses_the_folders_that_the_run_would(tmp_path: Path, words:
 
 def test_options_go_over_a_study_file(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
-    file.write_text("kind = 'lr'\nbenchmark = 'nt3'\nrepeats = 2\n[axes]\nlearning_rate = [0.1]\n")
+    file.write_text("kind = 'lr'\nbenchmark = 'nt3'\nrepeats = 2\nidle_s = 10\n[axes]\nlearning_rate = [0.1]\n")
     found = StudySettings(**read_toml(file, repeats=5, out=None))
-    assert (found.repeats, found.axes, found.out) == (5, {"rate": [0.1]}, Path("out/study-my"))
+    assert (found.repeats, found.idle_s, found.axes, found.out) == (5, 10, {"rate": [0.1]}, Path("out/study-my"))
+
+
+def test_studies_go_below_one_folder() -> None:
+    assert _parser().parse_args(["study", "loaders", "nt3"]).out == Path("out/study-loaders")
+    assert study().out == Path("out/study-strong-nt3")
 
 
 def test_results_keep_what_they_were_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,6 +386,36 @@ def test_results_keep_what_they_were_made_with(tmp_path: Path, monkeypatch: pyte
     page = (tmp_path / "report.html").read_text()
     for shown in ('data-text="farandole study batch --batches=1"', 'data-text="farandole study batch --batches=2"', f"{'a' * 40}; {'b' * 40}", "2 commits"):
         assert shown in page
+
+
+@pytest.mark.parametrize(("kind", "rule"), [("batch", "batch_scaling"), ("lr", "lr_scaling")])
+@pytest.mark.parametrize("ranks", [{"ranks": [1, 2]}, {"emulate_ranks": [8]}])
+def test_ranks_alone_vary_the_rules(kind: str, rule: str, ranks: dict[str, Any]) -> None:
+    found = study(kind=kind, axes=ranks).points()
+    assert [point.settings[rule] for point in found] == ["linear", "sqrt", "cbrt", "none"] * len(next(iter(ranks.values())))
+    given = study(kind=kind, axes={**ranks, rule: ["none"]}).points()
+    assert {point.settings[rule] for point in given} == {"none"}
+
+
+def test_joules_above_those_of_the_idle_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that always takes the same: nothing is above idle. It is measured once, before the first point."""
+    Machine(tmp_path / "bare").proc()
+    monkeypatch.setenv("FARANDOLE_POWER_ROOT", str(tmp_path / "bare"))
+    given: dict[str, Any] = {"kind": "batch", "command": "sleep 0.{batch_size} {ranks}", "axes": {"batch_size": [3, 4]}}
+    folder, plain = StudyFolder(tmp_path / "idle"), StudyFolder(tmp_path / "plain")
+    assert run_study(StudySettings(**given, idle_s=0.5), folder, command=["study"], power=True) == 0
+    reports = [json.loads((folder.path / one["run"] / "power.json").read_text()) for one in folder.results()]
+    assert reports[0]["idle"] == reports[1]["idle"] and reports[0]["idle"]["duration_s"] == pytest.approx(0.5, abs=0.2)
+    for one in folder.results():
+        figures = one["figures"]
+        assert figures["idle_w"] == pytest.approx(figures["power_w"], rel=0.01) and figures["energy_j"] > 0
+        assert abs(figures["above_idle_j"]) < 0.01 * figures["energy_j"]
+    assert "J above idle" in table_of(folder, "text") and "above_idle_j" in table_of(folder, "csv")
+
+    assert run_study(StudySettings(**given), plain, command=["study"], power=True) == 0
+    (one, _) = plain.results()
+    assert one["figures"]["above_idle_j"] is None and one["reasons"]["above_idle_j"] == "the idle node was not measured (--idle)"
+    assert "J above idle" not in table_of(plain, "markdown")
 
 
 def test_marks() -> None:

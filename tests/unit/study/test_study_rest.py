@@ -1,6 +1,8 @@
 """Scripts for batch systems, the live line, and other readers of the benchmarks' files."""
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from farandole.errors import SettingsError
 from farandole.study.collecting import job_of
 from farandole.study.folder import StudyFolder
 from farandole.study.live import LiveLine
+from farandole.study.machine_time import process_cpu_s
 from farandole.study.points import expand
 from farandole.study.submit import JobSettings, write_scripts
 
@@ -34,6 +37,26 @@ def test_scripts(tmp_path: Path, system: str, asked: list[str], how: str) -> Non
     script = (tmp_path / "scripts" / f"{points[0].name}.{system}").read_text()
     assert script.startswith("#!/bin/bash\n") and [line for line in asked if f"{line}\n" not in script] == []
     assert script.splitlines()[-1].startswith("exec ") and script.endswith(f"-m farandole study point {tmp_path} {points[0].name}\n")
+
+
+@pytest.mark.parametrize(
+    ("system", "time", "asked"),
+    [
+        ("sbatch", "1-02:00:00", "--time=26:00:00"), ("pbs", "1-02:00:00", "-l walltime=26:00:00"), ("lsf", "1-02:00:00", "-W 26:00"),
+        ("lsf", "00:30:01", "-W 00:31"), ("lsf", "100:00:00", "-W 100:00"),
+    ],
+)  # fmt: skip
+def test_times_are_written_as_each_system_takes_them(tmp_path: Path, system: str, time: str, asked: str) -> None:
+    points = expand({"command": "x"}, {"ranks": [1]}, 1)
+    write_scripts(StudyFolder(tmp_path), points, JobSettings(system=system, time=time, idle_s=5))
+    script = (tmp_path / "scripts" / f"{points[0].name}.{system}").read_text()
+    assert f" {asked}\n" in script and script.endswith(f" {points[0].name} --idle 5\n")
+
+
+@pytest.mark.parametrize("time", ["banana", "30", "00:30", "1-00", "00:60:00", "00:00:00", "-1:00:00", ""])
+def test_times_that_systems_read_differently_are_refused(time: str) -> None:
+    with pytest.raises(SettingsError, match=r"expected HH:MM:SS or D-HH:MM:SS above 0, e.g. --time 00:30:00"):
+        JobSettings(system="lsf", time=time)
 
 
 def test_an_unknown_system_is_refused() -> None:
@@ -60,6 +83,26 @@ def test_on_a_terminal_the_line_is_written_over() -> None:
         live.say("done")
     assert shown.getvalue() == "\ra long line\rshort      \r     \rdone\n"
     assert kept.getvalue() == "done\n"
+
+
+def test_a_line_that_goes_on_by_itself() -> None:
+    shown = Terminal()
+    live = LiveLine(shown)
+    with live.ticking("1/2 a.csv pandas", 60.0):
+        pass
+    live.say("done")
+    line = "1/2 a.csv pandas: 0 s, about 60 s left"
+    assert shown.getvalue() == f"\r{line}\r{' ' * len(line)}\rdone\n"
+
+
+def test_the_processor_time_of_another_process_has_that_of_its_children() -> None:
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]]); print('done', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", parent, burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        assert process_cpu_s(process.pid) > 0.25
+    assert process_cpu_s(process.pid) == 0
 
 
 def test_the_files_are_the_same_whatever_reads_them(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_figures_of_the_wrong_type_fail_the_point_alone(tmp_path: Path, told: di
 
 
 def job_with_sacct(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, joules: int, plugin: str = "") -> Path:
-    """A job that has ended, and a Slurm that knows its joules and perhaps from where; the program to change that."""
+    """A job of 16 s that has ended, its command in 10 s, and a Slurm that knows its joules and perhaps from where; the program to change that."""
     tmp_path = folder.path
     made = result(2, 5.0, run="points/x", started="2026", wall_s=10.0, reasons={}, job={"system": "slurm", "id": "7"})
     plan = {"kind": "strong", "title": "t", "benchmark": "nt3", "preset": None, "fixed": {}}
@@ -263,7 +263,7 @@ def job_with_sacct(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, joules:
     (tmp_path / "points" / "x" / "result.json").write_text(json.dumps(made))
     sacct = tmp_path / "bin" / "sacct"
     sacct.parent.mkdir()
-    sacct.write_text(f"#!/bin/sh\necho $@ | grep -q -- --jobs=7 && echo {joules}\n")
+    sacct.write_text(f"#!/bin/sh\necho $@ | grep -q -- '--format=ConsumedEnergyRaw,ElapsedRaw --jobs=7' && echo '{joules}|16'\n")
     sacct.chmod(0o755)
     scontrol = sacct.with_name("scontrol")
     scontrol.write_text(f"#!/bin/sh\ntest '{plugin}' && echo 'AcctGatherEnergyType    = {plugin}'\n")
@@ -277,7 +277,8 @@ def test_results_that_jobs_have_left_are_collected_once(tmp_path: Path, monkeypa
     job_with_sacct(folder, monkeypatch, 640, "acct_gather_energy/ipmi")
     assert (collect(folder), collect(folder, ask_again=True)) == (1, 0)
     (found,) = folder.results()
-    assert [found["figures"][name] for name in ("energy_j", "power_w", "edp_js")] == [640.0, 64.0, 6400.0]
+    assert [found["figures"][name] for name in ("energy_j", "power_w", "edp_js")] == [640.0, 40.0, 10240.0]
+    assert found["figures"]["above_idle_j"] is None and "Slurm has counted" in found["reasons"]["above_idle_j"]
     assert found["figures"]["power_provenance"] == "measured-node" and found["marks"] == ["energy from sacct"]
 
 
@@ -309,7 +310,7 @@ def test_joules_that_slurm_adds_up_later_are_asked_for_again(tmp_path: Path, mon
     folder = StudyFolder(tmp_path)
     sacct = job_with_sacct(folder, monkeypatch, 0)
     assert collect(folder) == 1
-    sacct.write_text(sacct.read_text().replace("echo 0", "echo 640"))
+    sacct.write_text(sacct.read_text().replace("echo '0|", "echo '640|"))
     assert collect(folder, ask_again=True) == 0
     (found,) = folder.last_results().values()
     assert found["figures"]["energy_j"] == 640.0 and "energy from sacct" in found["marks"]

@@ -54,10 +54,14 @@ class JobEnergy:
 
 
 def node_energy(
-    recording: Recording, *, whole: Phase | None = None
+    recording: Recording, *, whole: Phase | None = None, idle: PhaseEnergy | None = None
 ) -> NodeEnergy:
-    """`whole` is the phase that has all others in it; by default the time in which any was under way."""
-    idle = None if recording.idle is None else measure(recording, "idle", [recording.idle])
+    """`whole` is the phase that has all others in it; by default the time in which any was under way.
+
+    `idle` is what the idle node took, where that is in another recording.
+    """
+    if recording.idle is not None:
+        idle = measure(recording, "idle", [recording.idle])
     windows = merged(recording.phases if whole is None else [whole])
     return NodeEnergy(
         host=recording.host,

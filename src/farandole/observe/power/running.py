@@ -14,12 +14,13 @@ from farandole.errors import SettingsError
 from farandole.observe.power.child import Ended, run_command
 from farandole.observe.power.discover import find_sensors, root_from_environment
 from farandole.observe.power.nodes import NodeEnergy, node_energy
+from farandole.observe.power.phases import PhaseEnergy, measure
 from farandole.observe.power.recording import Phase, Recording, this_machine
 from farandole.observe.power.sampler import DEFAULT_INTERVAL_S, Sampler
 from farandole.observe.power.session import PHASES_FILE
 from farandole.observe.power.trace import read_phases, read_trace
 
-__all__ = ["Measured", "PowerSettings", "measure_command", "replay"]
+__all__ = ["Measured", "PowerSettings", "idle_energy", "measure_command", "replay"]
 
 _WHOLE = "command"
 _SCHEMA = {"format": "farandole-power-report", "version": 1}
@@ -81,6 +82,16 @@ def measure_command(settings: PowerSettings) -> Measured:
     recording.idle = idle
     recording.phases = [Phase(_WHOLE, ended.start_ns, ended.end_ns), *marked]
     return Measured(node=_figures(recording), recording=recording, command=settings.command, ended=ended)
+
+
+def idle_energy(seconds: float) -> PhaseEnergy:
+    """What this node takes while we sleep, to be subtracted from what several commands took."""
+    sampler = Sampler(find_sensors(root_from_environment()))
+    try:
+        window = _idle(sampler, seconds)
+    finally:
+        sampler.close()
+    return measure(sampler.recording(), "idle", [window])
 
 
 def replay(trace: Path) -> Measured:
