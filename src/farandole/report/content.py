@@ -53,7 +53,8 @@ def content_of(study: Study, other: Study | None) -> Content:
     scalings = _scalings(study, series, axis)
     comparison = _comparison(study, other, points, series, axis)
     verdicts = [run_verdict(study) if study.is_run else _study_verdict(study, series, axis, scalings)]
-    tables = [("Figures" if study.is_run else "All configurations", _results(points, series, axis, scalings))]
+    title = "Figures" if study.is_run else "All configurations"
+    tables = [(title if other is None else f"{title} before, {study.name}", _results(points, series, axis, scalings))]
     figures = _run_figures(study) if study.is_run else _study_figures(study, series, axis, scalings[0] if scalings else [])
     if comparison is not None:
         verdicts = [comparison_verdict(comparison), f"Before, {comparison.before}: {_lowered(verdicts[0])}" if other is not None else verdicts[0]]
@@ -61,8 +62,8 @@ def content_of(study: Study, other: Study | None) -> Content:
         if comparison.pairs:
             tables.insert(0, (f"{comparison.before} against {comparison.after}", compare_table(comparison)))
     if trace.components and trace.attempt is not None:
-        title = f"Components of the run on {trace.of}, as a profiler lists them"
-        tables.append((title, components_table(trace.components, trace.attempt.figure("total_s"))))
+        listed = components_table(trace.components, trace.attempt.figure("total_s"))
+        tables.append((f"Components of the run on {trace.of}, as a profiler lists them", listed))
     figures += [heat_figure(trace), timeline_figure(trace, _no_power(study))]
     return Content(
         study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, trace),

@@ -107,7 +107,7 @@ def _medians(points: Sequence[Point]) -> str:
     if not runs:
         return "No run has finished."
     if runs == [1]:
-        return "One run each."
+        return "One run." if len(points) == 1 else "One run each."
     return f"Medians of {runs[0] if len(runs) == 1 else f'{runs[0]} to {runs[-1]}'} runs."
 
 
@@ -212,8 +212,8 @@ def components_table(components: Sequence[Mapping[str, Any]], total_s: float | N
 
 
 _COMPARED = (
-    ("total", "s", "total_s", 1.0), ("load", "s", "load_s", 1.0), ("broadcast", "s", "broadcast_s", 1.0), ("train", "s", "train_s", 1.0),
-    ("power", "W", "power_w", 1.0), ("energy", "kJ", "energy_j", 1e-3),
+    ("total", "s", "total_s", 1.0), ("load", "s", "load_s", 1.0), ("energy", "kJ", "energy_j", 1e-3), ("power", "W", "power_w", 1.0),
+    ("broadcast", "s", "broadcast_s", 1.0), ("train", "s", "train_s", 1.0),
 )  # fmt: skip
 """What of both sides stands side by side: words, unit, figure and its factor."""
 _MINOR = frozenset({"broadcast", "train", "power"})

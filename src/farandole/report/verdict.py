@@ -220,7 +220,7 @@ def comparison_verdict(comparison: Comparison) -> str:
     fair = [pair for pair in pairs if not pair.oversubscribed]
     pair = (fair or pairs)[-1]
     where = f"on {pair.value} rank{'' if pair.value == 1 else 's'}" if comparison.axis.name == "ranks" else f"with {comparison.axis.label} {pair.value}"
-    where += f" ({pair.label})" if pair.label else ""
+    where += f", {pair.label}" if pair.label else ""
     saved, factor = pair.saved("total_s") or 0.0, pair.factor("total_s")
     change = f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} time {where} ({times(factor)})"
     spreads = pair.before.spread("total_s"), pair.after.spread("total_s")

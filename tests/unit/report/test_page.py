@@ -166,6 +166,7 @@ def test_both_studies_say_how_they_were_made_and_what_they_took(tmp_path: Path) 
     assert len(headings) == len(set(headings)) and "energy, after, modelled [kJ]" in headings and "load, change" in headings
     assert table.count(">~") == 8, "watts and joules of both sides, modelled"
     assert "1 → 2" in table and "Medians of 1 to 2 runs." in page.inside["comparison-note"]
+    assert "<h2>All configurations before, a</h2>" in page.source
     assert "against the base case, 2" in page.inside["results-note"]
 
 

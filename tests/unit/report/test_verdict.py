@@ -168,7 +168,7 @@ def test_a_comparison_of_ranks_that_all_shared_cores_says_so(tmp_path: Path) -> 
 def test_studies_of_several_series_are_compared_series_by_series(tmp_path: Path) -> None:
     make_study(tmp_path / "fast", Shape(ranks=(1, 2), batch_sizes=(20, 10), repeats=1, trace=False))
     found = content(tmp_path / "pandas", tmp_path / "fast", loaders=("pandas",), ranks=(1, 2), batch_sizes=(10, 20))
-    assert "less time on 2 ranks (batch size 20)" in found.verdicts[0]
+    assert "less time on 2 ranks, batch size 20 (" in found.verdicts[0]
     figures = {figure.name: figure for figure in found.figures}
     bars = figures["compare"].draw
     assert bars is not None and ">2 ranks, batch size 10</text>" in bars(1120.0)
