@@ -7,7 +7,7 @@ import pytest
 
 from chromium import NAMES, Browser, Tab, find_chromium
 from farandole.report import traces, write_report
-from studyfolder import Shape, make_loaders, make_run, make_study, stand_in_analyse
+from studyfolder import Shape, make_loaders, make_run, make_study, record_timeline, stand_in_analyse
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +29,9 @@ def tab(browser: Browser) -> Iterator[Tab]:
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("pages")
+    traced = make_run(root / "traced", trace=False)
+    record_timeline(traced / "timeline.json", ranks=4)
+    real = write_report(traced)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(traces, "analyse", stand_in_analyse)
         before = make_study(root / "pandas", Shape(loaders=("pandas",), repeats=2, trace=False))
@@ -37,6 +40,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             "study": write_report(make_study(root / "study", Shape(failures=((4, 1), (16, 0))))),
             "comparison": write_report(before, after),
             "run": write_report(make_run(root / "run")),
+            "traced": real,
             "many": write_report(
                 make_study(
                     root / "many",

@@ -60,7 +60,7 @@ def tip(tab: Tab) -> str:
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW, 768])
-@pytest.mark.parametrize("page", ["study", "comparison", "many", "names", "loaders", "run", "little"])
+@pytest.mark.parametrize("page", ["study", "comparison", "many", "names", "loaders", "run", "traced", "little"])
 def test_pages_fit_and_labels_keep_apart(tab: Tab, pages: dict[str, Path], page: str, width: int) -> None:
     tab.look(pages[page], width=width)
     assert tab.run(LOOK_CLOSELY) == []
@@ -124,10 +124,23 @@ def test_tables_are_copied_as_csv_and_latex(tab: Tab, pages: dict[str, Path]) ->
     assert [row.split(",")[0] for row in rows] == ["1", "2", "4", "8", "16"]
     tab.run("document.querySelector('[data-copy=latex][data-table=results]').click()")
     latex = str(tab.run("window.copied"))
-    assert latex.startswith("\\begin{tabular}{rrrr")
-    assert latex.count("\\\\") == 6
+    assert latex.startswith("\\begin{table}\n\\centering\n\\caption{All configurations. Medians of 2 to 3 runs. Speedup and ")
+    assert "\n\\begin{tabular}{rrrr" in latex and latex.count("\\\\\n") == 6
+    tab.run(r"document.querySelector('#results th').dataset.name = 'a\\b^c~d'")
+    tab.run("document.querySelector('[data-copy=latex][data-table=results]').click()")
+    assert r"a\textbackslash{}b\textasciicircum{}c\textasciitilde{}d & nodes" in str(tab.run("window.copied"))
     tab.run("document.querySelector('.command .copy').click()")
     assert tab.run("window.copied") == "farandole study strong nt3 --ranks 1,2,4,8,16 --repeats 3"
+
+
+def test_a_recorded_trace_is_seen(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.look(pages["traced"], width=WIDE)
+    assert "power of n1\nCPU of n1\nmemory of n1" in tab.run("document.querySelector('#figure-timeline .wide .legend').innerText")
+    tab.point_at(*middle_of(tab, "#figure-heat svg"))
+    assert "steps" in tip(tab) or "step " in tip(tab)
+    tab.point_at(*middle_of(tab, "#figure-timeline .p-train.fill"))
+    assert "training" in tip(tab)
+    assert tab.complaints == []
 
 
 def test_everything_can_be_read_without_script(tab: Tab, pages: dict[str, Path]) -> None:

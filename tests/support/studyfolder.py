@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
-__all__ = ["Shape", "analysis", "large_study", "make_loaders", "make_run", "make_study", "stand_in_analyse"]
+from farandole.observe import timeline
+from farandole.observe.merge import LIMIT_BYTES
+
+__all__ = ["Shape", "analysis", "large_study", "make_loaders", "make_run", "make_study", "record_timeline", "stand_in_analyse"]
 
 ENVIRONMENT = {
     "cpu": "Example 9000 Processor",
@@ -239,6 +243,7 @@ def analysis(ranks: int, figures: dict[str, Any], power: str = "modelled") -> di
         ],
         "residual_s": 14e-6,
         "missing_ranks": [], "unfinished_ranks": [], "dropped_by_rank": {}, "cut_bytes_by_rank": {}, "ignored_parts": {},
+        "condensed": None,
         "power": [] if power == "none" else [_watts(node, ends, power, random) for node in range(max(1, ranks // 8))],
         "bands": [band for rank in range(ranks) for band in _bands(rank, ends, random)],
         "communication": [stretch for rank in range(ranks) for stretch in _communication(rank, ends)],
@@ -262,8 +267,8 @@ def _watts(node: int, ends: dict[str, tuple[float, float]], power: str, random: 
     last = max(end for _, end in ends.values())
     times = [round(0.1 * at, 1) for at in range(int(10 * last) + 12)]
     watts = []
-    for time in times:
-        name = next((name for name, (start, end) in ends.items() if start <= time < end), "")
+    for at_s in times:
+        name = next((name for name, (start, end) in ends.items() if start <= at_s < end), "")
         watts.append(round(levels.get(name, 82.0) + 3 * node + random.gauss(0, 4 if name == "train" else 1.2), 1))
     return {"node": f"n{node + 1}", "t_s": times, "w": watts, "provenance": power}
 
@@ -336,3 +341,23 @@ def stand_in_analyse(path: Path) -> dict[str, Any]:
     """For `farandole.observe.analysis.analyse`: these folders' traces are analysed already."""
     told: dict[str, Any] = json.loads(path.read_text())
     return told
+
+
+def record_timeline(path: Path, *, ranks: int, steps: int = 40, limit_bytes: int = LIMIT_BYTES) -> None:
+    """A timeline as ranks record and merge it: steps of 10 ms, in which rank 1 is late and the others wait for it."""
+    origin_ns, ms = time.monotonic_ns(), 1_000_000
+    for rank in range(ranks):
+        timeline.start(path, rank=rank, size=ranks, host="n1", origin_ns=origin_ns)
+        timeline.span("phases", "load", origin_ns, origin_ns + 100 * ms)
+        for step in range(steps):
+            began = origin_ns + (100 + 10 * step) * ms
+            ready = began + (8 if rank == 1 else 5) * ms
+            timeline.span("training", "BACKWARD", began, ready)
+            timeline.span("training", "WAIT_FOR_GRADIENTS", ready, began + 9 * ms, {"step": step})
+            timeline.span("steps", "STEP", began, began + 10 * ms, {"step": step})
+        timeline.span("phases", "train", origin_ns + 100 * ms, origin_ns + (100 + 10 * steps) * ms)
+        if rank == 0:
+            for at in range(steps + 10):
+                timeline.counter("power of parts n1", origin_ns + 10 * at * ms, {"cpu": 40.0 if at < 10 else 80.0 + at % 3, "memory": 5.0 + at % 2})
+        timeline.stop()
+    timeline.merge_parts(path, limit_bytes)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-from farandole.report.groups import Axis, Point, Series, label_of
+from farandole.errors import SettingsError
+from farandole.report.groups import Axis, Point, Series, label_of, series_of
 from farandole.report.reading import Study
 
 __all__ = ["Comparison", "Pair", "compare_series", "compare_studies"]
@@ -22,6 +24,12 @@ class Pair:
     """On the axis."""
     before: Point
     after: Point
+    label: str = ""
+    """Of its series, where both sides have several."""
+
+    @property
+    def oversubscribed(self) -> bool:
+        return self.before.oversubscribed or self.after.oversubscribed
 
     def saved(self, figure: str) -> float | None:
         """The share of a figure that is gone; negative where it grew."""
@@ -43,29 +51,37 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Pairs along the axis, and the words for both sides."""
+    """Pairs along the axis, series by series, and the words for both sides."""
 
     before: str
     after: str
     axis: Axis
     pairs: Sequence[Pair]
 
+    @property
+    def first_series(self) -> list[Pair]:
+        """What lines and a sentence are of."""
+        return [pair for pair in self.pairs if pair.label == self.pairs[0].label]
+
 
 def compare_studies(first: tuple[Study, Sequence[Point]], second: tuple[Study, Sequence[Point]], axis: Axis) -> Comparison:
     """Points are matched by every setting but those that tell the two studies apart."""
     (study, points), (other, other_points) = first, second
     apart = _apart(points, other_points)
-    matched = {_match(point, apart): point for point in other_points if point.attempts}
+    before, after = _by_match(points, apart), _by_match(other_points, apart)
+    both = [match for match in before if match in after]
+    for one, found in ((study, before), (other, after)):
+        _check_one_each(one, [found[match] for match in both], apart)
+    series = series_of([before[match][0] for match in both], axis)
     pairs = [
-        Pair(value=point.settings.get(axis.name), before=point, after=matched[_match(point, apart)])
-        for point in points
-        if point.attempts and _match(point, apart) in matched
+        Pair(value=point.settings[axis.name], before=point, after=after[_match(point, apart)][0], label=one.label)
+        for one in series
+        for point in one.points
     ]
-    labels = [label_of({name: found[0].settings.get(name) for name in apart}) for found in (points, other_points) if found]
-    if len(set(labels)) < 2:
+    labels = [label_of(_alike(found, apart)) for found in (points, other_points)]
+    if "" in labels or labels[0] == labels[1]:
         labels = [study.name, other.name] if study.name != other.name else [str(study.folder), str(other.folder)]
-    before, after = labels
-    return Comparison(before=before, after=after, axis=axis, pairs=_ordered(pairs, axis))
+    return Comparison(before=labels[0], after=labels[1], axis=axis, pairs=pairs)
 
 
 def compare_series(series: Sequence[Series], axis: Axis, base: Mapping[str, Any]) -> Comparison | None:
@@ -82,17 +98,13 @@ def compare_series(series: Sequence[Series], axis: Axis, base: Mapping[str, Any]
         for point in first.points
         if repr(point.settings[axis.name]) in found
     ]
-    return Comparison(before=first.label, after=last.label, axis=axis, pairs=_ordered(pairs, axis)) if pairs else None
+    return Comparison(before=first.label, after=last.label, axis=axis, pairs=pairs) if pairs else None
 
 
 def _time(series: Series) -> float:
     """The mean of its medians, by which variants are ordered."""
     known = [time for point in series.points if (time := point.median("total_s")) is not None]
     return sum(known) / len(known) if known else 0.0
-
-
-def _ordered(pairs: Sequence[Pair], axis: Axis) -> list[Pair]:
-    return sorted(pairs, key=lambda pair: float(pair.value) if axis.numeric and pair.value is not None else 0.0)
 
 
 def _apart(points: Sequence[Point], others: Sequence[Point]) -> list[str]:
@@ -104,6 +116,32 @@ def _apart(points: Sequence[Point], others: Sequence[Point]) -> list[str]:
     return [
         name for name in names if name not in _NEVER_MATCHED and not values(points, name) & values(others, name)
     ]  # fmt: skip
+
+
+def _by_match(points: Sequence[Point], apart: Sequence[str]) -> dict[str, list[Point]]:
+    """Those that have finished."""
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        if point.attempts:
+            found.setdefault(_match(point, apart), []).append(point)
+    return found
+
+
+def _check_one_each(study: Study, matched: Sequence[Sequence[Point]], apart: Sequence[str]) -> None:
+    """Of several that differ in what tells the studies apart, none is the one to compare."""
+    for points, name in product(matched, apart):
+        values = list(dict.fromkeys(str(point.settings.get(name)) for point in points))
+        if len(values) > 1:
+            raise SettingsError(
+                f"{study.folder} has {name}={', '.join(values)}, and the other folder has none of these: which to compare is not known. "
+                f"Make a study of one of them, with --set {name}={values[0]}, and compare that. For a page of all type: farandole report {study.folder}"
+            )
+
+
+def _alike(points: Sequence[Point], names: Sequence[str]) -> dict[str, Any]:
+    """Of these settings those that all points have in common."""
+    found = {name: [point.settings.get(name) for point in points] for name in names}
+    return {name: values[0] for name, values in found.items() if values and all(value == values[0] for value in values)}
 
 
 def _match(point: Point, apart: Sequence[str]) -> str:

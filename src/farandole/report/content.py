@@ -22,7 +22,7 @@ from farandole.report.reading import Study
 from farandole.report.scaling import Scaling, scaling_of
 from farandole.report.table import compare_table, components_table, results_table
 from farandole.report.traces import Trace, trace_of
-from farandole.report.trust import Item, trust_of
+from farandole.report.trust import Item, made_apart, trust_of
 from farandole.report.verdict import comparison_verdict, run_verdict, study_verdict
 
 __all__ = ["Content", "content_of"]
@@ -36,6 +36,8 @@ class Content:
     other: Study | None
     verdicts: list[str]
     trust: list[Item]
+    trust_after: list[Item] = field(default_factory=list)
+    """Of the other study."""
     figures: list[Figure]
     tables: list[tuple[str, Markup]]
     trace: Trace
@@ -51,7 +53,8 @@ def content_of(study: Study, other: Study | None) -> Content:
     scalings = _scalings(study, series, axis)
     comparison = _comparison(study, other, points, series, axis)
     verdicts = [run_verdict(study) if study.is_run else _study_verdict(study, series, axis, scalings)]
-    tables = [("Figures" if study.is_run else "All configurations", _results(points, series, axis, scalings))]
+    title = "Figures" if study.is_run else "All configurations"
+    tables = [(title if other is None else f"{title} before, {study.name}", _results(points, series, axis, scalings))]
     figures = _run_figures(study) if study.is_run else _study_figures(study, series, axis, scalings[0] if scalings else [])
     if comparison is not None:
         verdicts = [comparison_verdict(comparison), f"Before, {comparison.before}: {_lowered(verdicts[0])}" if other is not None else verdicts[0]]
@@ -59,11 +62,12 @@ def content_of(study: Study, other: Study | None) -> Content:
         if comparison.pairs:
             tables.insert(0, (f"{comparison.before} against {comparison.after}", compare_table(comparison)))
     if trace.components and trace.attempt is not None:
-        title = f"Components of the run on {trace.of}, as a profiler lists them"
-        tables.append((title, components_table(trace.components, trace.attempt.figure("total_s"))))
+        listed = components_table(trace.components, trace.attempt.figure("total_s"))
+        tables.append((f"Components of the run on {trace.of}, as a profiler lists them", listed))
     figures += [heat_figure(trace), timeline_figure(trace, _no_power(study))]
     return Content(
-        study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, trace), figures=figures, tables=tables,
+        study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, trace),
+        trust_after=trust_of(other, points_of(other), None) if other is not None else [], figures=figures, tables=tables,
         trace=trace, notes=_notes(study, other, points),
     )  # fmt: skip
 
@@ -167,14 +171,21 @@ def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scal
 
 
 def _notes(study: Study, other: Study | None, points: Sequence[Point]) -> list[str]:
-    notes = [*study.warnings, *([] if other is None else [f"{other.name}: {text}" for text in other.warnings])]
-    if other is not None and is_emulated(points):
+    if other is None:
+        return _notes_of(study)
+    apart = made_apart(study, other)
+    notes = [f"Before and after were not made alike, which may be why they differ: {', '.join(apart)}."] if apart else []
+    if is_emulated(points):
         notes.append(f"Ranks are emulated: their seconds are not compared with those of {other.name}.")
-    notes += [
+    return [*notes, *_notes_of(study), *(f"{other.name}: {note}" for note in _notes_of(other))]
+
+
+def _notes_of(study: Study) -> list[str]:
+    failed = [
         f"Failed: {attempt.reason or 'no reason is given'}" + (f" ({_log(attempt.run).relative_to(study.folder)})" if attempt.run else "")
         for attempt in study.failed
     ]
-    return notes + [str(note) for note in study.about.get("notes") or []]
+    return [*study.warnings, *failed, *(str(note) for note in study.about.get("notes") or [])]
 
 
 def _log(run: Path) -> Path:

@@ -55,6 +55,11 @@ class Point:
         return list(dict.fromkeys(mark for attempt in self.attempts for mark in attempt.marks))
 
     @property
+    def oversubscribed(self) -> bool:
+        """Ranks that had to share cores: their times say nothing of a machine that has enough."""
+        return "oversubscribed" in self.marks
+
+    @property
     def provenances(self) -> set[str]:
         """How the watts and joules of its repeats are known."""
         return {str(attempt.figures.get("power_provenance") or "none") for attempt in self.attempts}

@@ -94,11 +94,19 @@
     ...[...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.dataset.v)),
   ];
   const csv = (rows) => rows.map((row) => row.map((text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text)).join(",")).join("\n") + "\n";
-  const escaped = (text) => text.replace(/[&%$#_{}]/g, "\\$&").replaceAll("~", "\\textasciitilde{}").replaceAll("→", "$\\to$").replaceAll("–", "--");
-  const latex = ([head, ...rows]) => {
+  const written = { "\\": "\\textbackslash{}", "^": "\\textasciicircum{}", "~": "\\textasciitilde{}", "→": "$\\to$", "×": "$\\times$", "–": "--", "\u202f": "\\," };
+  const escaped = (text) => text.replace(/[\\^~→×–\u202f&%$#_{}]/g, (letter) => written[letter] ?? "\\" + letter);
+  const latex = ([head, ...rows], caption) => {
     const line = (cells) => cells.map((text) => escaped(text) || "--").join(" & ") + " \\\\";
     const columns = head.map((_, at) => (rows.every((row) => row[at] === "" || !Number.isNaN(Number(row[at]))) ? "r" : "l")).join("");
-    return [`\\begin{tabular}{${columns}}`, "\\toprule", line(head), "\\midrule", ...rows.map(line), "\\bottomrule", "\\end{tabular}", ""].join("\n");
+    return [
+      "\\begin{table}", "\\centering", `\\caption{${escaped(caption)}}`, `\\begin{tabular}{${columns}}`,
+      "\\toprule", line(head), "\\midrule", ...rows.map(line), "\\bottomrule", "\\end{tabular}", "\\end{table}", "",
+    ].join("\n");
+  };
+  const captionOf = (table) => {
+    const note = document.getElementById(`${table.id}-note`)?.textContent ?? "";
+    return `${table.closest("section").querySelector("h2").textContent}. ${note}`.trim();
   };
   const copy = async (text) => {
     try {
@@ -120,8 +128,8 @@
     const heading = button.closest("th");
     if (heading) return sort(heading);
     const { copy: kind, table, text } = button.dataset;
-    const rows = table && contentOf(document.getElementById(table));
-    await copy(rows ? (kind === "csv" ? csv(rows) : latex(rows)) : text);
+    const found = table && document.getElementById(table);
+    await copy(!found ? text : kind === "csv" ? csv(contentOf(found)) : latex(contentOf(found), captionOf(found)));
     button.dataset.label ??= button.textContent;
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = button.dataset.label; }, 1200);

@@ -39,7 +39,7 @@ def page_of(content: Content) -> str:
     body = tag(
         "main",
         tag("header", tag("p", f"{kind} · Farandole", class_="kind"), tag("h1", study.title), _verdicts(content.verdicts)),
-        _trust(content.trust),
+        _trusts(content),
         _notes(content.notes),
         tag("div", *(_figure(figure) for figure in content.figures), class_="figures"),
         *(tag("section", tag("h2", title), table) for title, table in content.tables),
@@ -76,6 +76,18 @@ def _verdicts(verdicts: Sequence[str]) -> Markup:
     return join([tag("p", first, class_="verdict"), *(tag("p", more, class_="verdict more") for more in rest)])
 
 
+def _trusts(content: Content) -> Markup:
+    sides = zip(_sides(content.study, content.other), (content.trust, content.trust_after))
+    return join(part for (head, _), items in sides for part in (head, _trust(items)))
+
+
+def _sides(study: Study, other: Study | None) -> list[tuple[Markup | None, Study]]:
+    """Each study, below its name where there are two."""
+    if other is None:
+        return [(None, study)]
+    return [(tag("p", f"{side}: {one.name}", class_="side"), one) for side, one in (("Before", study), ("After", other))]
+
+
 def _trust(items: Sequence[Item]) -> Markup:
     chips = [
         tag("div", tag("dt", item.name), tag("dd", item.value), tag("p", item.words, class_="why"), class_=f"chip {item.level}", tabindex="0")
@@ -105,17 +117,20 @@ def _figure(figure: Figure) -> Markup:
 
 
 def _about(study: Study, other: Study | None) -> Markup:
-    commands = [command_of(study.about)] if study.is_run else [*(made.get("command") for made in study.makings), study.command]
-    facts = _facts(study)
     return tag(
         "section",
         tag("h2", "Made with"),
-        *(_command("Again", command) for command in dict.fromkeys(commands)),
+        *(part for head, one in _sides(study, other) for part in (head, _made_with(one))),
         _command("The page", shlex.join(["farandole", "report", *(str(one.folder) for one in (study, other) if one)])),
-        tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in facts), class_="facts"),
         tag("p", "The data behind every figure is in this file, as JSON, in the element with the id ", tag("code", "data"), ".", class_="quiet"),
         class_="about",
     )
+
+
+def _made_with(study: Study) -> Markup:
+    commands = [command_of(study.about)] if study.is_run else [*(made.get("command") for made in study.makings), study.command]
+    facts = tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in _facts(study)), class_="facts")
+    return join([*(_command("Again", command) for command in dict.fromkeys(commands)), facts])
 
 
 def _command(label: str, command: str | None) -> Markup:
@@ -175,7 +190,7 @@ def _embedded(content: Content) -> Markup:
 
 def _without_steps(rank: Mapping[str, Any]) -> dict[str, Any]:
     """Steps, and the waits in them, are in the heat map already."""
-    return {name: value for name, value in rank.items() if name not in ("steps", "step_wait_s")}
+    return {name: value for name, value in rank.items() if name not in ("steps", "step_counts", "step_wait_s")}
 
 
 def _finite(value: Any) -> Any:

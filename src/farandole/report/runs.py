@@ -86,12 +86,13 @@ def _energy(power: Mapping[str, Any] | None, record: Mapping[str, Any]) -> dict[
         return {"energy_j": None, "power_w": None, "power_provenance": "none"}
     total = _total(power)
     plan, whole = record.get("plan") or {}, not _is_resumed(record)
-    energy_j = total.get("energy_j") if whole else None
+    energy_j, duration_s = total.get("energy_j") if whole else None, total.get("duration_s")
     samples = (plan.get("samples_per_epoch") or 0) * len(record.get("epochs") or [])
     return {
         "energy_j": energy_j,
         "power_w": total.get("mean_w") if whole else None,
         "energy_per_sample_j": energy_j / samples if energy_j is not None and samples else None,
+        "edp_js": energy_j * duration_s if energy_j is not None and duration_s else None,
         "power_provenance": total.get("provenance") or "none",
     }
 

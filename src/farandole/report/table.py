@@ -10,7 +10,7 @@ from farandole.report.comparing import Comparison, Pair
 from farandole.report.groups import Axis, Point, metric_of, word_for
 from farandole.report.loaders import Reading
 from farandole.report.markup import Markup, join, tag
-from farandole.report.numbers import UNKNOWN, number, percent, plain, times
+from farandole.report.numbers import UNKNOWN, count, number, percent, plain, seconds, times
 from farandole.report.scaling import Scaling
 
 __all__ = ["compare_table", "components_table", "loaders_table", "results_table"]
@@ -65,7 +65,7 @@ _COLUMNS = (
     Column(name="power", unit="W", value=_figure("power_w")),
     Column(name="energy", unit="kJ", value=lambda point, _: _times(point.median("energy_j"), 1e-3)),
     Column(name="J/sample", value=_figure("energy_per_sample_j"), minor=True),
-    Column(name="EDP", unit="kJ s", value=lambda point, _: _times(_edp(point), 1e-3), minor=True),
+    Column(name="EDP", unit="kJ s", value=lambda point, _: _times(point.median("edp_js"), 1e-3), minor=True),
     Column(name="loss", value=_figure("loss"), minor=True),
     Column(name="{metric}", value=_figure("accuracy"), text=lambda value: f"{value:.3f}", minor=True),
     Column(name="test loss", value=_figure("test_loss"), minor=True),
@@ -76,11 +76,6 @@ _OF_POWER = frozenset({"power", "energy", "J/sample", "EDP"})
 
 def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
-
-
-def _edp(point: Point) -> float | None:
-    known, joules, time = point.median("edp_js"), point.median("energy_j"), point.median("total_s")
-    return known if known is not None else joules * time if joules is not None and time is not None else None
 
 
 def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scaling[Point]], varied: Sequence[str]) -> Markup:
@@ -104,17 +99,33 @@ def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scalin
         for column in shown
     ]  # fmt: skip
     rows = [_row(point, by_point.get(id(point)), named, shown) for point in points]
-    return _table([*head, _heading("runs", kind="word")], rows, "results")
+    return _table([*head, _heading("runs", kind="word")], rows, "results", " ".join([_medians(points), *_base(scalings)]))
+
+
+def _medians(points: Sequence[Point]) -> str:
+    runs = sorted({len(point.attempts) for point in points if point.attempts})
+    if not runs:
+        return "No run has finished."
+    if runs == [1]:
+        return "One run." if len(points) == 1 else "One run each."
+    return f"Medians of {runs[0] if len(runs) == 1 else f'{runs[0]} to {runs[-1]}'} runs."
+
+
+def _base(scalings: Sequence[Scaling[Point]]) -> list[str]:
+    bases = [one for one in scalings if one.ranks == one.base_ranks]
+    told = f"{seconds(bases[0].time_s)} on {count(bases[0].ranks, 'rank')}" if len(bases) == 1 else "the fewest ranks of each configuration"
+    return [f"Speedup and efficiency are against the base case, {told}."] if bases else []
 
 
 def _is_word(points: Sequence[Point], name: str) -> bool:
     return any(isinstance(point.settings.get(name), str) for point in points)
 
 
-def _heading(name: str, unit: str = "", *, kind: str | None = None, caveat: str = "") -> Markup:
+def _heading(name: str, unit: str = "", *, kind: str | None = None, caveat: str = "", of: str = "") -> Markup:
+    """`of` is said where the column stands by itself, in a copy: what the columns beside it are of, too."""
     below = ", ".join(filter(None, [unit, caveat]))
     told = join([name, tag("span", below, class_="unit") if below else None])
-    full = f"{name}{f', {caveat}' if caveat else ''}{f' [{unit}]' if unit else ''}"
+    full = ", ".join(filter(None, [of, name, caveat])) + (f" [{unit}]" if unit else "")
     return tag("th", tag("button", told, type="button"), scope="col", data_name=full, class_=kind)
 
 
@@ -151,13 +162,15 @@ def _runs(point: Point) -> Markup:
     return tag("td", f"{len(point.attempts)}", failed, *marks, data_v=told, class_="runs")
 
 
-def _table(head: Sequence[str], rows: Sequence[str], name: str) -> Markup:
+def _table(head: Sequence[str], rows: Sequence[str], name: str, note: str = "") -> Markup:
+    """`note` is what a reader must know to compare; copies as LaTeX have it, too."""
     buttons = [
         tag("button", f"Copy as {kind}", type="button", class_="copy", data_copy=kind.lower(), data_table=name)
         for kind in ("CSV", "LaTeX")
     ]
     table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows), id=name)
-    return join([tag("div", table, class_="scroll", tabindex="0"), tag("p", *buttons, class_="buttons needs-script")])
+    told = tag("p", note, class_="quiet", id=f"{name}-note") if note else None
+    return join([tag("div", table, class_="scroll", tabindex="0"), told, tag("p", *buttons, class_="buttons needs-script")])
 
 
 def loaders_table(readings: Sequence[Reading]) -> Markup:
@@ -198,32 +211,60 @@ def components_table(components: Sequence[Mapping[str, Any]], total_s: float | N
     return _table(head, rows, "components")
 
 
+_COMPARED = (
+    ("total", "s", "total_s", 1.0), ("load", "s", "load_s", 1.0), ("energy", "kJ", "energy_j", 1e-3), ("power", "W", "power_w", 1.0),
+    ("broadcast", "s", "broadcast_s", 1.0), ("train", "s", "train_s", 1.0),
+)  # fmt: skip
+"""What of both sides stands side by side: words, unit, figure and its factor."""
+_MINOR = frozenset({"broadcast", "train", "power"})
+
+
 def compare_table(comparison: Comparison) -> Markup:
     """Both sides of every pair and what changed."""
-    figures = [
-        (words, figure)
-        for words, figure in (("total", "total_s"), ("load", "load_s"), ("broadcast", "broadcast_s"), ("train", "train_s"))
-        if any(pair.before.median(figure) is not None for pair in comparison.pairs)
-    ]
-    head = [_heading(comparison.axis.label)]
-    for words, _ in figures:
-        kind = None if words in ("total", "load") else "minor"
-        head += [_heading(f"{words}, before", "s", kind=kind), _heading("after", "s", kind=kind), _heading("change", kind=kind)]
-    metric = metric_of([point for pair in comparison.pairs for point in (pair.before, pair.after)])
-    head += [_heading("energy"), _heading(f"test {metric}", kind="word")]
+    pairs = comparison.pairs
+    points = [point for pair in pairs for point in (pair.before, pair.after)]
+    shown = [one for one in _COMPARED if any(point.median(one[2]) is not None for point in points)]
+    named = any(pair.label for pair in pairs)
+    head = [_heading(comparison.axis.label), *([_heading("configuration", kind="word")] if named else [])]
+    for words, unit, _, _ in shown:
+        kind = "minor" if words in _MINOR else None
+        before, after = (
+            "modelled" if words in _OF_POWER and any(point.provenance == "modelled" for point in side) else ""
+            for side in (points[::2], points[1::2])
+        )
+        head += [
+            _heading(f"{words}, before", unit, kind=kind, caveat=before), _heading("after", unit, kind=kind, caveat=after, of=words),
+            _heading("change", kind=kind, of=words),
+        ]  # fmt: skip
+    head += [_heading(f"test {metric_of(points)}", kind="word"), _heading("runs", kind="word")]
     rows = [
-        tag("tr", _setting_cell(pair.value), *(cell for _, figure in figures for cell in _changes(pair, figure)), *_ends(pair))
-        for pair in comparison.pairs
+        tag(
+            "tr", _setting_cell(pair.value), *([_setting_cell(pair.label)] if named else []),
+            *(cell for words, _, figure, factor in shown for cell in _changes(pair, words, figure, factor)), *_ends(pair),
+        )
+        for pair in pairs
+    ]  # fmt: skip
+    return _table(head, rows, "comparison", _medians(points))
+
+
+def _changes(pair: Pair, words: str, figure: str, factor: float) -> list[Markup]:
+    of_power, kind = words in _OF_POWER, "minor" if words in _MINOR else None
+    cells = [
+        _figure_cell(_times(point.median(figure), factor), _modelled if of_power and point.provenance == "modelled" else number, kind=kind)
+        for point in (pair.before, pair.after)
     ]
-    return _table(head, rows, "comparison")
-
-
-def _changes(pair: Pair, figure: str) -> list[Markup]:
-    values = [point.median(figure) for point in (pair.before, pair.after)]
     saved = pair.saved(figure)
-    kind = "" if figure in ("total_s", "load_s") else "minor"
-    cells = [tag("td", number(value), data_v="" if value is None else f"{value:.6g}", class_=kind) for value in values]
-    return [*cells, tag("td", _change(saved), data_v="" if saved is None else f"{-saved:.4f}", class_=f"strong {kind}")]
+    if saved is not None and of_power and pair.energy_caveat:
+        return [*cells, tag("td", f"{pair.energy_caveat}: not compared", data_v="", class_=_classes("word", kind))]
+    return [*cells, tag("td", _change(saved), data_v="" if saved is None else f"{-saved:.4f}", class_=_classes("strong", kind))]
+
+
+def _classes(*names: str | None) -> str:
+    return " ".join(filter(None, names))
+
+
+def _modelled(value: float) -> str:
+    return f"~{number(value)}"
 
 
 def _change(saved: float | None) -> str:
@@ -233,13 +274,9 @@ def _change(saved: float | None) -> str:
 
 
 def _ends(pair: Pair) -> list[Markup]:
-    saved = pair.saved("energy_j")
-    if saved is None:
-        energy = tag("td", UNKNOWN, data_v="")
-    elif pair.energy_caveat:
-        energy = tag("td", f"{pair.energy_caveat}: not compared", data_v="", class_="word")
-    else:
-        energy = tag("td", _change(saved), data_v=f"{-saved:.4f}", class_="strong")
     told = " → ".join(f"{value:.3f}" if value is not None else UNKNOWN for value in (
         pair.before.median("test_accuracy"), pair.after.median("test_accuracy")))  # fmt: skip
-    return [energy, tag("td", told, data_v=told, class_="word")]
+    runs = " → ".join(str(len(point.attempts)) for point in (pair.before, pair.after))
+    shared = tag("span", "oversubscribed", class_="mark") if pair.oversubscribed else None
+    said = f"{runs}{' (oversubscribed)' if shared else ''}"
+    return [tag("td", told, data_v=told, class_="word"), tag("td", runs, shared, data_v=said, class_="runs")]

@@ -28,11 +28,15 @@ class Trace:
     bands: list[dict[str, Any]] = field(default_factory=list)
     """Phases of every rank."""
     communication: list[dict[str, Any]] = field(default_factory=list)
-    """When training waited for it, of every rank."""
+    """When training waited for it."""
+    communication_ranks: list[int] = field(default_factory=list)
+    """Of which ranks that is: of many, some."""
     components: list[dict[str, Any]] = field(default_factory=list)
     """Calls and seconds of an average rank, as a profiler lists them."""
     gaps: list[str] = field(default_factory=list)
     """What is not in it, in words."""
+    condensed: str = ""
+    """What was summed up to keep the file small; empty where nothing was."""
     variant: str = ""
     """What tells the run from others on as many ranks."""
 
@@ -54,8 +58,10 @@ def trace_of(study: Study) -> Trace:
         told = analyse(path)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         return Trace(reason=f"{path.name} of {attempt.key} cannot be read: {error}")
-    names = ("ranks", "residual_s", "power", "bands", "communication", "components")
-    return Trace(attempt=attempt, gaps=list(gaps_of(told)), **{name: told[name] for name in names if told.get(name) is not None})
+    names = ("ranks", "residual_s", "power", "bands", "communication", "communication_ranks", "components")
+    condensed = (told["condensed"] or {}).get("what", "")
+    found = {name: told[name] for name in names if told.get(name) is not None}
+    return Trace(attempt=attempt, gaps=list(gaps_of(told)), condensed=condensed, **found)
 
 
 def _file(attempt: Attempt) -> Path | None:

@@ -12,7 +12,7 @@ from farandole.report.reading import Study
 from farandole.report.runs import Sampling, sampling_of
 from farandole.report.traces import Trace
 
-__all__ = ["PERHAPS_PARTS", "Item", "loaders_trust", "trust_of"]
+__all__ = ["PERHAPS_PARTS", "Item", "loaders_trust", "made_apart", "trust_of"]
 
 PERHAPS_PARTS = "energy of whole nodes or of parts, not known which"
 """The mark of a result whose joules a batch system has counted without saying what of."""
@@ -30,14 +30,14 @@ class Item:
     """What it means, said on hover; in print, where nobody can point, if it is care or bad."""
 
 
-def trust_of(study: Study, points: Sequence[Point], trace: Trace) -> list[Item]:
+def trust_of(study: Study, points: Sequence[Point], trace: Trace | None) -> list[Item]:
+    """Of a study whose trace is not on the page, without it."""
     samplings = [found for attempt in study.finished if attempt.run and (found := sampling_of(attempt.run))]
     items = [
         _power(points, samplings),
         _coverage(study, samplings),
         _sampler(samplings),
-        _clock(trace),
-        _gaps(trace),
+        *([] if trace is None else [_clock(trace), _gaps(trace)]),
         _repeats(study, points),
         _failed(study),
         _oversubscribed(points),
@@ -51,6 +51,23 @@ def loaders_trust(study: Study, points: Sequence[Point]) -> list[Item]:
     """Of a study of loaders, which has neither power nor traces."""
     items = [_page_cache(points), _repeats(study, points), _failed(study), _oversubscribed(points), _machine(study), _git(study)]
     return [item for item in items if item is not None]
+
+
+def made_apart(study: Study, other: Study) -> list[str]:
+    """In what the machines and versions differ that two studies were made with, as far as both are known."""
+    before, after = _environment(study), _environment(other)
+    return [f"{name} {before[name]} → {after[name]}" for name in before if name in after and before[name] != after[name]]
+
+
+def _environment(study: Study) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for made in study.makings:
+        told = made.get("environment") or {}
+        named = {"processor": told.get("cpu"), "cores": told.get("cores"), "system": told.get("system"), "Python": told.get("python")}
+        for name, value in (named | (told.get("packages") or {})).items():
+            if value and str(value) not in found.setdefault(name, []):
+                found[name].append(str(value))
+    return {name: " and ".join(values) for name, values in found.items() if values}
 
 
 def _page_cache(points: Sequence[Point]) -> Item:
@@ -112,9 +129,16 @@ def _clock(trace: Trace) -> Item:
 
 def _gaps(trace: Trace) -> Item | None:
     if not trace.gaps:
-        return None
+        return _condensed(trace)
     words = f"What the page shows of the run on {trace.of}, step by step, is of what was recorded: {'; '.join(trace.gaps)}."
     return Item(name="trace", value="not whole", level="bad", words=words)
+
+
+def _condensed(trace: Trace) -> Item | None:
+    if not trace.condensed:
+        return None
+    words = f"To keep the file small: {trace.condensed}. Figures are of all steps; waits are drawn of those that are whole."
+    return Item(name="trace", value="condensed", level="care", words=words)
 
 
 def _repeats(study: Study, points: Sequence[Point]) -> Item:
@@ -141,7 +165,7 @@ def _failed(study: Study) -> Item | None:
 
 
 def _oversubscribed(points: Sequence[Point]) -> Item | None:
-    ranks = sorted({point.ranks for point in points if "oversubscribed" in point.marks})
+    ranks = sorted({point.ranks for point in points if point.oversubscribed})
     if not ranks:
         return None
     return Item(

@@ -39,8 +39,8 @@ def study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: 
 
 def _scaling(scalings: Sequence[Scaling[Point]]) -> list[str]:
     # What ranks that share cores lose says nothing of a machine that has cores for them.
-    fair = [one for one in scalings if "oversubscribed" not in one.point.marks]
-    shared = [one.ranks for one in scalings if "oversubscribed" in one.point.marks]
+    fair = [one for one in scalings if not one.point.oversubscribed]
+    shared = [one.ranks for one in scalings if one.point.oversubscribed]
     alone = "Training alone: " if scalings[0].training_only else ""
     first, *rest = _limit(fair) if len(fair) > 1 else [_alone(fair)]
     clauses = [f"{alone}{first[0].lower()}{first[1:]}" if alone else first, *rest]
@@ -212,12 +212,15 @@ def run_verdict(study: Study) -> str:
 
 
 def comparison_verdict(comparison: Comparison) -> str:
-    """At the far end of the axis, where it matters most."""
+    """At the far end of the axis, where it matters most, as far as ranks had cores of their own."""
     pairs = [pair for pair in comparison.pairs if pair.saved("total_s") is not None]
     if not pairs:
         return f"{comparison.before} and {comparison.after} have no finished configuration in common."
-    pair = pairs[-1]
+    pairs = [pair for pair in pairs if pair.label == pairs[0].label]
+    fair = [pair for pair in pairs if not pair.oversubscribed]
+    pair = (fair or pairs)[-1]
     where = f"on {pair.value} rank{'' if pair.value == 1 else 's'}" if comparison.axis.name == "ranks" else f"with {comparison.axis.label} {pair.value}"
+    where += f", {pair.label}" if pair.label else ""
     saved, factor = pair.saved("total_s") or 0.0, pair.factor("total_s")
     change = f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} time {where} ({times(factor)})"
     spreads = pair.before.spread("total_s"), pair.after.spread("total_s")
@@ -228,6 +231,7 @@ def comparison_verdict(comparison: Comparison) -> str:
     clauses = [f"{comparison.after} instead of {comparison.before}: {change}", *_largest(pair)]
     if None in spreads:
         clauses.append("one run each: how far runs differ by themselves is not known")
+    clauses += _sharing(pairs, fair)
     energy = pair.saved("energy_j")
     if energy is not None:
         clauses.append(
@@ -236,6 +240,13 @@ def comparison_verdict(comparison: Comparison) -> str:
             else f"energy is {pair.energy_caveat} and not compared"
         )
     return _sentence(clauses)
+
+
+def _sharing(pairs: Sequence[Pair], fair: Sequence[Pair]) -> list[str]:
+    if not fair:
+        return ["ranks shared cores (oversubscribed), and a machine that has enough may differ"]
+    shared = [point.ranks for pair in pairs if pair.oversubscribed for point in (pair.before, pair.after)]
+    return [f"{_ranks(shared)} ranks shared cores (oversubscribed) and are left aside"] if shared else []
 
 
 def overlap(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:

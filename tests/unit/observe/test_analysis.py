@@ -164,6 +164,9 @@ def test_power_that_was_not_seen_is_a_gap(tmp_path):
     (node,) = analyse(path)["power"]
     assert node["w"] == [45.0, 45.0, 45.0, None, None, 45.0, None, 55.0]
     assert node["t_s"] == pytest.approx([0.1 * at for at in range(8)])
+    cpu, memory = node["parts"]
+    assert (cpu["part"], cpu["w"]) == ("cpu", [40.0, 40.0, 40.0, None, None, 40.0, 40.0, 50.0])
+    assert (memory["part"], memory["w"]) == ("memory", [5.0, 5.0, 5.0, None, None, 5.0, None, 5.0])
 
 
 def test_power_is_drawn_with_its_provenance(tmp_path, monkeypatch):
@@ -184,6 +187,7 @@ def test_power_is_drawn_with_its_provenance(tmp_path, monkeypatch):
     (node,) = analyse(path)["power"]
     assert (node["node"], node["provenance"]) == ("n0", "modelled")
     assert len(node["t_s"]) == len(node["w"]) >= 2 and node["t_s"] == sorted(node["t_s"])
+    assert [(part["part"], part["provenance"]) for part in node["parts"]] == [("cpu", "modelled"), ("memory", "modelled")]
     assert all(0 <= at <= 60 for at in node["t_s"]) and node["energy_j"] is not None
     counters = [e for e in json.loads(path.read_text()) if e["ph"] == "C"]
     assert counters[0]["name"] == "power of parts n0" and set(counters[0]["args"]) == {"cpu", "memory"}
@@ -209,6 +213,7 @@ def test_power_that_was_sampled_around_the_ranks_is_drawn_afterwards(tmp_path):
     (node,) = found.pop("power")
     assert before.pop("power") == [] and found == before, "nothing else has changed"
     assert (node["node"], node["provenance"], node["energy_j"]) == (recording.host, "measured-component", pytest.approx(400, rel=0.005))
+    assert node["parts"] == [], "one alone is the whole"
     assert node["t_s"] == pytest.approx([0.05 + 0.1 * at for at in range(40)]) and node["w"] == pytest.approx([100.0] * 40, rel=0.01)
     json.loads(path.read_text())
     torn = path.read_text()[:-20]

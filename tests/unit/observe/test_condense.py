@@ -1,6 +1,7 @@
 """Merged timelines stay small enough to open at any number of ranks, and keep their sums."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -92,11 +93,13 @@ def check(path: Path, steps: int, limit_bytes: int) -> None:
         assert figures == pytest.approx({name: s * steps for name, s in truth.items()}, rel=1e-4, abs=1e-6)
         assert rank["phases"] == {"train": pytest.approx(steps * 0.01)}
         assert rank["steps"] and rank["steps"] == pytest.approx([0.01] * len(rank["steps"]))
+        assert sum(rank["step_counts"]) == steps
     calls = {row["name"]: (row["calls"], row["seconds"]) for row in found["components"]}
     assert calls["allreduce"] == (pytest.approx(2 * steps), pytest.approx(2.5e-3 * steps, rel=1e-3))
     assert calls["optimizer"] == (pytest.approx(steps), pytest.approx(0.9e-3 * steps, rel=1e-3))
     text = as_text(found)
     assert "1536 ranks" in text and "condensed: the parts were larger" in text
+    assert re.search(rf"^ *{STRAGGLER} +{steps} +0\.0100 ", text, re.MULTILINE), "steps of the rank that others waited for"
 
 
 def test_1536_ranks_are_one_file_that_opens(tmp_path: Path) -> None:

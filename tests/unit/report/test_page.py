@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from farandole.observe.analysis import analyse
 from farandole.report import traces, write_page, write_page_if_possible, write_report
 from farandole.report.runs import command_of
-from studyfolder import Shape, large_study, make_run, make_study, stand_in_analyse
+from studyfolder import Shape, large_study, make_run, make_study, record_timeline, stand_in_analyse
 
 OF_A_STUDY = ("time", "efficiency", "energy", "accuracy", "heat", "timeline")
 EMPTY = {"meta", "br", "col", "hr"}
@@ -118,6 +119,16 @@ def test_a_trace_that_is_not_whole_is_told(tmp_path: Path) -> None:
     assert "recording was cut on rank 1: 4,200 events are lost (the limit of 256 MB is reached)" in page
 
 
+def test_a_condensed_trace_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "analyse", analyse)
+    folder = make_run(tmp_path, ranks=2, trace=False)
+    record_timeline(folder / "timeline.json", ranks=2, steps=200, limit_bytes=60_000)
+    page = Page(write_report(folder))
+    assert "The run on 2 ranks, 200 steps (condensed: some as means of several)." in page.inside["figure-heat"]
+    assert "The trace is condensed: " in page.inside["figure-timeline"]
+    assert "steps are whole, all others summed up" in page.source.split('class="trust"')[1].split("</dl>")[0]
+
+
 def test_a_study_without_results_is_a_page(tmp_path: Path) -> None:
     folder = make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False))
     (folder / "results.jsonl").write_text("")
@@ -140,6 +151,23 @@ def test_two_studies_are_compared(tmp_path: Path) -> None:
     assert ">Before, pandas: efficient to " in page.source
     assert len(json.loads(page.inside["data"])["compared_with"]["results"]) == 3
     assert f'data-text="farandole report {before} {after}"' in page.source
+
+
+def test_both_studies_say_how_they_were_made_and_what_they_took(tmp_path: Path) -> None:
+    before = make_study(tmp_path / "a", Shape(ranks=(1, 2), loaders=("pandas",), repeats=1, trace=False))
+    after = make_study(tmp_path / "b", Shape(ranks=(1, 2), repeats=2, trace=False))
+    page = Page(write_report(before, after))
+    for shown in ("Before: a</p><dl", "After: b</p><dl", 'data-text="farandole study strong nt3 --ranks 1,2 --repeats 1"'):
+        assert shown in page.source
+    assert page.source.count('data-text="farandole study strong nt3 --ranks 1,2 --repeats 2"') == 1
+    assert page.source.count("<dt>processor</dt>") == 2
+    table = page.source.split('id="comparison"')[1].split("</table>")[0]
+    headings = re.findall('data-name="([^"]*)"', table)
+    assert len(headings) == len(set(headings)) and "energy, after, modelled [kJ]" in headings and "load, change" in headings
+    assert table.count(">~") == 8, "watts and joules of both sides, modelled"
+    assert "1 → 2" in table and "Medians of 1 to 2 runs." in page.inside["comparison-note"]
+    assert "<h2>All configurations before, a</h2>" in page.source
+    assert "against the base case, 2" in page.inside["results-note"]
 
 
 def test_the_command_of_the_page_names_the_folder_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,14 +213,23 @@ def test_words_of_others_stay_text(tmp_path: Path) -> None:
     assert json.loads(page.inside["data"])["about"]["title"] == hostile
 
 
-def test_200_points_are_quick_and_light(tmp_path: Path) -> None:
+def test_200_points_are_quick_and_light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "analyse", analyse)
     folder = large_study(tmp_path)
+    traced, *others = folder.rglob("timeline.json")
+    for path in others:
+        path.unlink()
+    record_timeline(traced, ranks=64, steps=100)
     assert len((folder / "results.jsonl").read_text().splitlines()) == 200
     start = time.process_time()
     path = write_report(folder)
     assert time.process_time() - start < 5
     assert path.stat().st_size < 3_000_000
-    assert "5 of 8 configurations are drawn" in path.read_text()
+    page = Page(path)
+    assert "5 of 8 configurations are drawn" in page.source
+    assert page.drawn("heat") and ", 100 steps. A row" in page.inside["figure-heat"]
+    assert page.drawn("timeline") and "CPU of n1" in page.inside["figure-timeline"]
+    assert "wait for gradients" in page.inside["components"]
 
 
 @pytest.mark.parametrize(

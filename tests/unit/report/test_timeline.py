@@ -1,10 +1,14 @@
 """Traces as pictures: phases within phases, gaps in what is known, thousands of ranks."""
 
+import re
 import time
+from pathlib import Path
 
+from farandole.observe.analysis import analyse
 from farandole.report.figures.heat import heat_figure
 from farandole.report.figures.timeline import timeline_figure
 from farandole.report.traces import Trace
+from studyfolder import record_timeline
 
 
 def band(name: str, start_s: float, end_s: float, rank: int = 0) -> dict[str, object]:
@@ -49,6 +53,31 @@ def test_the_lanes_say_which_collective_is_waited_for() -> None:
         assert f"training waits for {words}</li>" in text
 
 
+def test_of_many_ranks_those_are_drawn_whose_waits_were_looked_at(tmp_path: Path) -> None:
+    record_timeline(tmp_path / "t.json", ranks=100, steps=4)
+    found = analyse(tmp_path / "t.json")
+    text = drawn(**{name: value for name, value in found.items() if name in ("bands", "communication", "communication_ranks")})
+    lanes = text.split(">communication<")[1]
+    shown = re.findall(r">rank (\d+)</text>", lanes)
+    assert len(shown) == 8 and (shown[0], shown[-1]) == ("0", "99")
+    assert sorted(set(re.findall(r"rank (\d+) waits for allreduce", lanes))) == sorted(shown)
+
+
+def curve(node: str, watts: float, **parts: float) -> dict[str, object]:
+    def over_time(level: float) -> dict[str, object]:
+        return {"t_s": [0.0, 1.0, 2.0], "w": [level] * 3, "provenance": "measured-component"}
+
+    return {"node": node, **over_time(watts), "parts": [{"part": name, **over_time(level)} for name, level in parts.items()]}
+
+
+def test_parts_of_a_node_have_lines_of_their_own_while_there_are_colours() -> None:
+    text = drawn(power=[curve("n1", 90.0, cpu=70.0, memory=20.0), curve("n2", 95.0, cpu=75.0, memory=20.0)])
+    assert re.findall(r"swatch [^>]*></i>([^<]*)<", text) == ["power of n1", "power of n2", "CPU of n1", "memory of n1"]
+    assert "<title>CPU of n1\n70.0 to 70.0 W, measured component</title>" in text
+    many = drawn(power=[curve(f"n{node}", 90.0, cpu=70.0, memory=20.0) for node in range(4)])
+    assert "power of n3" in many and "CPU" not in many
+
+
 def heat(**found: object) -> tuple[str, str]:
     figure = heat_figure(Trace(ranks=[{"rank": rank, **{name: row[rank] for name, row in found.items()}} for rank in range(4)]))  # type: ignore[index]
     assert figure.draw is not None
@@ -64,6 +93,13 @@ def test_the_late_rank_is_dark_although_all_steps_end_together() -> None:
     text, caption = heat(steps=steps, step_wait_s=[[0.04] * 50, [0.04] * 50, [0.0] * 50, [0.04] * 50])
     assert darkest(text) == {"0 2h50"}
     assert "without its wait for slower ranks, against the median of all, 60.0\u202fms." in caption
+
+
+def test_an_entry_of_several_steps_is_as_wide_as_they_are() -> None:
+    text, caption = heat(steps=[[0.1, 0.1, 0.5, 0.1]] * 4, step_counts=[[1, 50, 4, 5]] * 4)
+    assert ", 60 steps. A row" in caption
+    assert darkest(text) == {f"51 {rank}h4" for rank in range(4)}
+    assert ">60</text>" in text
 
 
 def test_slow_steps_are_dark_columns_and_a_first_one_that_compiles_hides_nothing() -> None:

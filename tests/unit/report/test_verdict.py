@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from farandole.errors import SettingsError
 from farandole.report.content import Content, content_of
 from farandole.report.reading import read_folder
 from studyfolder import Shape, make_run, make_study
@@ -142,6 +143,68 @@ def test_a_comparison_says_what_changed_and_claims_no_modelled_saving(tmp_path: 
     assert "; loading changed most, " in found.verdicts[0]
     assert "; one run each: how far runs differ by themselves is not known; " in found.verdicts[0]
     assert found.verdicts[0].endswith("energy is modelled and not compared.")
+
+
+def test_a_comparison_is_of_ranks_that_had_cores_of_their_own(tmp_path: Path) -> None:
+    make_study(tmp_path / "fast", Shape(ranks=(1, 2, 4), repeats=1, trace=False, cores=2))
+    found = content(tmp_path / "pandas", tmp_path / "fast", loaders=("pandas",), ranks=(1, 2, 4))
+    assert "less time on 2 ranks" in found.verdicts[0]
+    assert "; 4 ranks shared cores (oversubscribed) and are left aside; " in found.verdicts[0]
+    figures = {figure.name: figure for figure in found.figures}
+    bars, times = figures["compare"].draw, figures["compare-time"].draw
+    assert bars is not None and ">4 ranks, oversubscribed</text>" in bars(1120.0) and ">2 ranks</text>" in bars(1120.0)
+    assert times is not None and times(540.0).count("dot hollow") == 4, "totals and loading of both"
+    assert "Hollow: oversubscribed" in figures["compare-time"].caption
+    assert found.tables[0][1].count("oversubscribed</span>") == 1
+
+
+def test_a_comparison_of_ranks_that_all_shared_cores_says_so(tmp_path: Path) -> None:
+    make_study(tmp_path / "fast", Shape(ranks=(2, 4), repeats=1, trace=False, cores=1))
+    found = content(tmp_path / "pandas", tmp_path / "fast", loaders=("pandas",), ranks=(2, 4), cores=1)
+    assert "less time on 4 ranks" in found.verdicts[0]
+    assert "; ranks shared cores (oversubscribed), and a machine that has enough may differ; " in found.verdicts[0]
+
+
+def test_studies_of_several_series_are_compared_series_by_series(tmp_path: Path) -> None:
+    make_study(tmp_path / "fast", Shape(ranks=(1, 2), batch_sizes=(20, 10), repeats=1, trace=False))
+    found = content(tmp_path / "pandas", tmp_path / "fast", loaders=("pandas",), ranks=(1, 2), batch_sizes=(10, 20))
+    assert "less time on 2 ranks, batch size 20 (" in found.verdicts[0]
+    figures = {figure.name: figure for figure in found.figures}
+    bars = figures["compare"].draw
+    assert bars is not None and ">2 ranks, batch size 10</text>" in bars(1120.0)
+    assert figures["compare-time"].caption.endswith("Of batch size 20; the table has all.")
+    assert found.tables[0][1].count(">batch size 10</td>") == 2
+
+
+@pytest.mark.parametrize("several", ["before", "after"])
+def test_which_of_several_to_compare_is_asked_for(tmp_path: Path, several: str) -> None:
+    one, two = ("pandas",), ("fast", "chunked")
+    make_study(tmp_path / "after", Shape(ranks=(1, 2), repeats=1, trace=False, loaders=two if several == "after" else one))
+    told = rf"{several} has loader=fast, chunked, and the other folder has none.*--set loader=fast, .* farandole report .*{several}$"
+    with pytest.raises(SettingsError, match=told):
+        content(tmp_path / "before", tmp_path / "after", ranks=(1, 2), loaders=two if several == "before" else one)
+
+
+def test_what_follows_from_the_ranks_is_no_name_of_a_side(tmp_path: Path) -> None:
+    """The rate of each number of ranks is another one in both."""
+    make_study(tmp_path / "high", Shape(ranks=(1, 2), rates=(0.03,), repeats=1, trace=False))
+    found = content(tmp_path / "low", tmp_path / "high", ranks=(1, 2))
+    assert found.verdicts[0].startswith("High instead of low: ")
+
+
+def test_machines_and_versions_that_differ_are_told_first(tmp_path: Path) -> None:
+    make_study(tmp_path / "fast", Shape(ranks=(1, 2), repeats=2, failures=((2, 0),), trace=False))
+    (note,) = content(tmp_path / "pandas", tmp_path / "fast", loaders=("pandas",), ranks=(1, 2), cores=8).notes
+    assert note.startswith("fast: Failed: rank 1 of 2 was killed (signal 9) (points/")
+    about = json.loads((tmp_path / "fast" / "study.json").read_text())
+    about["environment"] |= {"cpu": "Other Processor", "packages": {**about["environment"]["packages"], "torch": "2.14.0"}}
+    (tmp_path / "fast" / "study.json").write_text(json.dumps(about))
+    found = content_of(read_folder(tmp_path / "pandas"), read_folder(tmp_path / "fast"))
+    assert found.notes[0] == (
+        "Before and after were not made alike, which may be why they differ: "
+        "processor Example 9000 Processor → Other Processor, torch 2.13.0 → 2.14.0."
+    )
+    assert {item.name: item.value for item in found.trust_after}["failed runs"] == "1 of 4"
 
 
 def test_runs_that_differ_as_much_by_themselves_are_no_difference(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any
 
+from farandole.observe.analysis.choosing import spread_out
 from farandole.observe.analysis.components import components_of
 from farandole.observe.analysis.figures import Figures, Kinds, Wait, awaited, is_of_gradients, waits_of
 from farandole.observe.analysis.reading import RankSpans, Trace, read
@@ -32,15 +33,15 @@ def analyse(trace: Path) -> dict[str, Any]:
     ranks = {pid: found.ranks[pid] for pid in sorted(found.ranks) if pid in _numbers(found)}
     waits = {pid: waits_of(rank.spans) for pid, rank in ranks.items()}
     last = _last_ready(waits.values())
+    drawn = spread_out(list(ranks), _RANKS_DRAWN)
     return {
         "ranks": [_rank(pid, rank, waits[pid], last) for pid, rank in ranks.items()],
         "residual_s": _seconds(found.opening.get("clock_residual_us")),
         "clock": found.opening.get("clock"),
         "power": [_power(node, told) for node, told in sorted(found.power.items())],
         "bands": [band for pid, rank in ranks.items() for band in _bands(pid, rank.spans)],
-        "communication": [
-            drawn for pid, rank in list(ranks.items())[:_RANKS_DRAWN] for drawn in _communication(pid, rank.spans)
-        ],
+        "communication": [stretch for pid in drawn for stretch in _communication(pid, ranks[pid].spans)],
+        "communication_ranks": drawn,
         "components": components_of(list(ranks.values())),
         **{name: found.gaps.get(name, empty) for name, empty in _GAPS.items()},
     }
@@ -78,8 +79,8 @@ def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[
         "name": rank.name,
         "phases": _phases(rank.spans),
         "steps": [step.args.get("sum_s", step.seconds) / step.args.get("steps", 1) for step in steps],
+        "step_counts": [step.args.get("steps", 1) for step in steps],
         "step_wait_s": _waits_by_step(steps, waits, last),
-        "steps_per_entry": max((step.args.get("steps", 1) for step in steps), default=1),
         "comm_s": figures.comm_s,
         "exposed_s": figures.exposed_s,
         "hidden_s": figures.hidden_s,
@@ -183,13 +184,31 @@ def _power(node: str, told: dict[str, Any]) -> dict[str, Any]:
     whole = [(at_s, watts["node"]) for at_s, watts in told["points"] if "node" in watts]
     parts = {part for _, watts in told["points"] for part in watts}
     summed = [(at_s, sum(watts.values())) for at_s, watts in told["points"] if watts.keys() == parts]
-    points = list(_with_gaps(sorted(whole or summed)))
     return {
         "node": node,
-        "t_s": [at_s for at_s, _ in points],
-        "w": [watts for _, watts in points],
+        **_curve(whole or summed),
+        "parts": _parts(told),
         "provenance": told.get("provenance", "none"),
         "energy_j": told.get("energy_j"),
         "reason": told.get("reason", ""),
         "source": told.get("source", ""),
     }
+
+
+def _parts(told: dict[str, Any]) -> list[dict[str, Any]]:
+    """The curve of each part; none where there is one alone, which is then the whole."""
+    names = dict.fromkeys(name for _, watts in told["points"] for name in watts)
+    return [
+        {
+            "part": name,
+            **_curve([(at_s, watts[name]) for at_s, watts in told["points"] if name in watts]),
+            "provenance": told.get("parts", {}).get(name, "none"),
+        }
+        for name in names
+        if name != "node" and len(names) > 1
+    ]
+
+
+def _curve(points: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    found = list(_with_gaps(sorted(points)))
+    return {"t_s": [at_s for at_s, _ in found], "w": [watts for _, watts in found]}

@@ -64,8 +64,7 @@ def _figure(seconds: float | None) -> str:
 
 def _steps(rank: Mapping[str, Any]) -> list[str]:
     steps = rank["steps"]
-    each = rank["steps_per_entry"]
-    return [f"{len(steps) * each}" if each == 1 else f"~{len(steps) * each}", f"{median(steps):.4f}" if steps else "-"]
+    return [f"{sum(rank['step_counts'])}", f"{median(steps):.4f}" if steps else "-"]
 
 
 def _components(components: Sequence[Mapping[str, Any]]) -> Iterator[str]:

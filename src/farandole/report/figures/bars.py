@@ -44,7 +44,6 @@ class Bar:
     group: str = ""
     note: str = ""
     """Said at its end, after the total."""
-    faded: bool = False
 
     @property
     def total_s(self) -> float:
@@ -118,7 +117,7 @@ def _bar(bar: Bar, top: float, x: Scale, end: str) -> Markup:
             drawn.append(tag("text", text, x=(low + high) / 2, y=top + _THICK / 2 + 4, class_=f"in-bar mid p-{name}"))
         at += part_s
     drawn.append(tag("text", end, x=x(at) + 6, y=top + _THICK / 2 + 4, class_="label"))
-    return tag("g", *drawn, class_="faded" if bar.faded else None)
+    return tag("g", *drawn)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from farandole.observe.analysis import spread_out
 from farandole.report.comparing import Comparison, Pair
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import PHASES, Bar, phases_of, stacked_bars
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart
+from farandole.report.figures.scaling import HOLLOW
 from farandole.report.groups import Point
 from farandole.report.numbers import number, percent, plain, prefix_for
 
@@ -22,7 +24,7 @@ def compare_figure(comparison: Comparison) -> Figure:
             "compare", title, "No configuration has finished in both: they have no settings in common but for what differs.",
             full=True,
         )  # fmt: skip
-    shown = _spread_out(pairs)
+    shown = spread_out(pairs, _MOST_PAIRS)
     more = f" {len(shown)} of {len(pairs)} configurations are drawn." if len(shown) < len(pairs) else ""
     caption = f"Medians of all repeats; percentages are the change of the total.{more}"
     bars = [bar for pair in shown for bar in _bars(pair, comparison)]
@@ -45,7 +47,7 @@ def compare_times_figure(comparison: Comparison) -> Figure:
 def compare_energy_figure(comparison: Comparison) -> Figure:
     """Of measured joules alone: modelled ones would only say once more how long it took."""
     title = f"Energy against {comparison.axis.label}, before and after"
-    known = [pair for pair in comparison.pairs if pair.saved("energy_j") is not None]
+    known = [pair for pair in comparison.first_series if pair.saved("energy_j") is not None]
     if not known:
         return missing("compare-energy", title, "No configuration knows its energy in both.")
     caveats = {pair.energy_caveat for pair in known}
@@ -72,10 +74,13 @@ def _lines(comparison: Comparison, figure: str, words: str, style: str, factor: 
     for label, kind, side in sides:
         named = ", ".join(filter(None, [label, words]))
         marks = [
-            Mark(x=float(pair.value), y=value / factor, words=f"{comparison.axis.label} {pair.value}\n{named}: {number(value)} {figure[-1].replace('j', 'J')}")
-            for pair in comparison.pairs
+            Mark(
+                x=float(pair.value), y=value / factor, hollow=pair.oversubscribed,
+                words=f"{comparison.axis.label} {pair.value}\n{named}: {number(value)} {figure[-1].replace('j', 'J')}",
+            )
+            for pair in comparison.first_series
             if (value := (pair.before if side == "before" else pair.after).median(figure)) and comparison.axis.numeric
-        ]
+        ]  # fmt: skip
         found.append(Line(label=named, kind=kind, marks=marks, style=style))
     return found if all(len(line.marks) > 1 for line in found) else []
 
@@ -87,20 +92,17 @@ def _lines_figure(
         x_label=comparison.axis.label, y_label=unit, words=title,
         x_ticks=sorted({mark.x for line in lines for mark in line.marks}),
     )  # fmt: skip
-    return Figure(name=name, title=title, caption=caption, draw=lambda width: line_chart(lines, axes, width))
-
-
-def _spread_out(pairs: list[Pair]) -> list[Pair]:
-    if len(pairs) <= _MOST_PAIRS:
-        return pairs
-    step = (len(pairs) - 1) / (_MOST_PAIRS - 1)
-    return [pairs[round(at * step)] for at in range(_MOST_PAIRS)]
+    pairs = comparison.first_series
+    told = [caption, HOLLOW] if any(pair.oversubscribed for pair in pairs) else [caption]
+    told += [f"Of {pairs[0].label}; the table has all."] if len(pairs) < len(comparison.pairs) else []
+    return Figure(name=name, title=title, caption=" ".join(told), draw=lambda width: line_chart(lines, axes, width))
 
 
 def _bars(pair: Pair, comparison: Comparison) -> list[Bar]:
     name, value = comparison.axis.label, pair.value
     value = plain(value) if isinstance(value, (int, float)) else str(value)
     group = (f"{value} rank" if value == "1" else f"{value} ranks") if name == "ranks" else f"{name} {value}"
+    group = ", ".join(filter(None, [group, pair.label, "oversubscribed" if pair.oversubscribed else ""]))
     saved = pair.saved("total_s") or 0.0
     note = f"{'−' if saved >= 0 else '+'}{percent(abs(saved))}"
     return [

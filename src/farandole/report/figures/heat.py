@@ -15,7 +15,7 @@ from farandole.report.chart import Frame, Scale, svg, text_width, thinned
 from farandole.report.figures import Figure, missing
 from farandole.report.markup import Markup, tag
 from farandole.report.numbers import count, plain, quantity
-from farandole.report.raster import binned, cells, levels_of
+from farandole.report.raster import cells, levels_of
 from farandole.report.traces import Trace
 
 __all__ = ["heat_figure"]
@@ -25,6 +25,9 @@ _MOST_ROWS = 64
 _LEAST_SHOWN, _DEVIATIONS = 0.25, 6.0
 _TITLE = "Steps of every rank"
 
+Entries = Sequence[tuple[float | None, int]]
+"""Seconds of a step, or the mean of several, and of how many."""
+
 
 def heat_figure(trace: Trace) -> Figure:
     steps = [(int(rank["rank"]), _own(rank)) for rank in trace.ranks if rank.get("steps")]
@@ -32,43 +35,45 @@ def heat_figure(trace: Trace) -> Figure:
         reason = trace.reason or f"The trace of the run on {trace.of} has no steps."
         return missing("heat", _TITLE, reason, full=True)
     together = math.ceil(len(steps) / _MOST_ROWS)
-    longest = max(len(found) for _, found in steps)
-    per = max(int(rank.get("steps_per_entry") or 1) for rank in trace.ranks)
     apart = any(any(rank.get("step_wait_s") or ()) for rank in trace.ranks)
     what = "the rank's own time in a step, without its wait for slower ranks," if apart else "the time of a step"
     caption = (
-        f"The run on {trace.of}, {count(longest * per, 'step')}. A row is a rank"
+        f"The run on {trace.of}, {count(_longest(steps), 'step')}"
+        + (" (condensed: some as means of several)" if trace.condensed else "")
+        + ". A row is a rank"
         + (f" (the slowest of {together} neighbours)" if together > 1 else "")
         + f"; its colour is {what} against the median of all, {quantity(_middle(steps), 's')}."
         + " A dark row is a rank that is late throughout, a dark column a step that is slow on all."
     )
-    return Figure(name="heat", title=_TITLE, caption=caption, draw=lambda width: _heat(steps, per, width), full=True)
+    return Figure(name="heat", title=_TITLE, caption=caption, draw=lambda width: _heat(steps, width), full=True)
 
 
-def _own(rank: Mapping[str, Any]) -> list[float | None]:
+def _own(rank: Mapping[str, Any]) -> Entries:
     """The rank's steps without what it waited for others."""
     steps = [_known(step) for step in rank["steps"]]
     waits = [_known(wait) or 0.0 for wait in rank.get("step_wait_s") or ()]
     waits += [0.0] * (len(steps) - len(waits))
-    return [None if step is None else max(step - wait, 0.0) for step, wait in zip(steps, waits)]
+    own = [None if step is None else max(step - wait, 0.0) for step, wait in zip(steps, waits)]
+    return list(zip(own, rank.get("step_counts") or [1] * len(own)))
 
 
-def _middle(steps: Sequence[tuple[int, Sequence[float | None]]]) -> float:
-    return statistics.median([value for _, found in steps for value in found if value is not None] or [0.0])
+def _longest(steps: Sequence[tuple[int, Entries]]) -> int:
+    return max(sum(each for _, each in found) for _, found in steps)
+
+
+def _middle(steps: Sequence[tuple[int, Entries]]) -> float:
+    return statistics.median([value for _, found in steps for value, _ in found if value is not None] or [0.0])
 
 
 def _known(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value
 
 
-def _rows(
-    steps: Sequence[tuple[int, Sequence[float | None]]], columns: int
-) -> tuple[list[int], list[list[float | None]], int]:
-    """Ranks and steps put together so that they fit; the first rank of each row."""
+def _rows(steps: Sequence[tuple[int, Entries]], columns: int) -> tuple[list[int], list[list[float | None]], int]:
+    """Ranks and steps put together so that they fit; the first rank of each row, and the steps of a column."""
     together = math.ceil(len(steps) / _MOST_ROWS)
-    longest = max(len(found) for _, found in steps)
-    each = math.ceil(longest / columns)
-    means = [(rank, binned(found, math.ceil(longest / each))) for rank, found in steps]
+    each = math.ceil(_longest(steps) / columns)
+    means = [(rank, _means(found, each)) for rank, found in steps]
     rows = []
     for start in range(0, len(means), together):
         group = [found for _, found in means[start : start + together]]
@@ -76,15 +81,33 @@ def _rows(
     return [means[start][0] for start in range(0, len(means), together)], rows, each
 
 
+def _means(entries: Entries, each: int) -> list[float | None]:
+    """Of every `each` steps; an entry of several counts in all columns that it reaches into."""
+    sums: list[float] = []
+    known: list[int] = []
+    room = 0
+    for value, steps in entries:
+        while steps:
+            if not room:
+                room = each
+                sums.append(0.0)
+                known.append(0)
+            taken = min(steps, room)
+            room, steps = room - taken, steps - taken
+            if value is not None:
+                sums[-1] += taken * value
+                known[-1] += taken
+    return [total / seen if seen else None for total, seen in zip(sums, known)]
+
+
 def _most(values: Sequence[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _heat(steps: Sequence[tuple[int, Sequence[float | None]]], per: int, width: float) -> Markup:
+def _heat(steps: Sequence[tuple[int, Entries]], width: float) -> Markup:
     left = 16 + text_width("rank " + str(steps[-1][0]))
     columns = int((width - left - 14) // 4)
     ranks, rows, each = _rows(steps, columns)
-    each *= per
     middle = _middle(steps)
     high = _most_shown(rows, middle)
     tall = max(4.0, min(18.0, 260.0 / len(rows)))

@@ -13,8 +13,9 @@ from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import count, number, percent, plain, seconds
 from farandole.report.scaling import CAUSES, Scaling
 
-__all__ = ["MOST_SERIES", "efficiency_figure", "mark_of", "repeats_caption", "time_figure", "words_of"]
+__all__ = ["HOLLOW", "MOST_SERIES", "efficiency_figure", "mark_of", "repeats_caption", "time_figure", "words_of"]
 
+HOLLOW = "Hollow: oversubscribed, more ranks than cores."
 MOST_SERIES = 5
 _PARTS = (("train_s", "training", "s1"), ("load_s", "loading", "s5"))
 _LEAST_SHOWN = 0.004
@@ -55,8 +56,8 @@ def _time_caption(
         of = f" of {drawn[0].label}" if len(drawn) > 1 else ""
         words.append(f"Base{of}: {seconds(base.time_s)} on {count(base.ranks, 'rank')}; ideal is {ideal}.")
     words.append(repeats_caption([point for one in drawn for point in one.points]))
-    if any(_caveat(point) for one in drawn for point in one.points):
-        words.append("Hollow: oversubscribed, more ranks than cores.")
+    if any(point.oversubscribed for one in drawn for point in one.points):
+        words.append(HOLLOW)
     if len(series) > len(drawn):
         words.append(f"{len(drawn)} of {len(series)} configurations are drawn, the fastest; the table has all.")
     return " ".join(words)
@@ -75,7 +76,7 @@ def _totals(series: Series, axis: Axis, figure: str, kind: str) -> Line:
 
 def _part(series: Series, axis: Axis, name: str, label: str, kind: str) -> Line | None:
     marks = [
-        Mark(x=x, y=value, words=f"{label}: {seconds(value)} with {axis.label} {plain(x)}", hollow=_caveat(point))
+        Mark(x=x, y=value, words=f"{label}: {seconds(value)} with {axis.label} {plain(x)}", hollow=point.oversubscribed)
         for x, point in series.at(axis)
         if (value := point.median(name))
     ]
@@ -94,12 +95,8 @@ def mark_of(x: float, point: Point, figure: str, axis: Axis) -> Mark | None:
     values = point.values(figure)
     return Mark(
         x=x, y=value, spread=point.spread(figure), repeats=values if len(values) > 1 else (),
-        words=words_of(point, axis), hollow=_caveat(point),
+        words=words_of(point, axis), hollow=point.oversubscribed,
     )  # fmt: skip
-
-
-def _caveat(point: Point) -> bool:
-    return "oversubscribed" in point.marks
 
 
 def words_of(point: Point, axis: Axis) -> str:

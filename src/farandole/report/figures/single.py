@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from farandole.observe.analysis import spread_out
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import PHASES, Bar, stacked_bars
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart
@@ -23,7 +24,7 @@ def phases_figure(record: Mapping[str, Any]) -> Figure:
     if not seconds:
         return missing("phases", title, "run.json has no seconds by phase and rank.", full=True)
     ranks = range(max(map(len, seconds.values())))
-    shown = _spread_out(ranks)
+    shown = spread_out(ranks, _MOST_RANKS)
     more = f" {len(shown)} of {len(ranks)} ranks are drawn." if len(shown) < len(ranks) else ""
     bars = [
         Bar(label=f"rank {rank}", parts={name: values[rank] for name, values in seconds.items() if rank < len(values)})
@@ -34,13 +35,6 @@ def phases_figure(record: Mapping[str, Any]) -> Figure:
         caption=f"Ranks wait for each other at the broadcast and in training: a slow reader shows as others' waiting.{more}",
         draw=lambda width: stacked_bars(bars, width, title),
     )  # fmt: skip
-
-
-def _spread_out(ranks: Sequence[int]) -> list[int]:
-    if len(ranks) <= _MOST_RANKS:
-        return list(ranks)
-    step = (len(ranks) - 1) / (_MOST_RANKS - 1)
-    return [ranks[round(at * step)] for at in range(_MOST_RANKS)]
 
 
 def history_figures(record: Mapping[str, Any]) -> list[Figure]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from farandole.observe.analysis import spread_out
 from farandole.report.chart import Frame, Scale, legend, linear_ticks, svg, text_width, x_axis
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import PHASES
@@ -20,8 +21,9 @@ __all__ = ["timeline_figure"]
 _TITLE = "Power over time, phases and communication"
 _MOST_RANKS = 8
 _BAND, _LANE, _POWER = 18.0, 14.0, 130.0
-_MOST_NODES = 5
-"""With more than these, lines of power are drawn alike."""
+_MOST_CURVES = 5
+"""There are as many colours: with more nodes than these, lines of power are drawn alike."""
+_PARTS = {"cpu": "CPU", "memory": "memory", "gpu": "GPU"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +42,7 @@ def timeline_figure(trace: Trace, no_power: str) -> Figure:
         reason = trace.reason or f"The trace of the run on {trace.of} has neither phases nor power."
         return missing("timeline", _TITLE, reason, full=True)
     end_s = max([span.end_s for span in (*phases, *sent)] + [max(series["t_s"]) for series in power])
+    ranks = _chosen({span.rank for span in (*phases, *sent)}, trace.communication_ranks)
     modelled = any(series.get("provenance") == "modelled" for series in power)
     caption = " ".join(
         word
@@ -49,6 +52,7 @@ def timeline_figure(trace: Trace, no_power: str) -> Figure:
             "Power is modelled (TDP × utilisation), not measured." if modelled else "",
             f"No power: {no_power}." if not power else "",
             "" if sent else "No wait for communication was recorded.",
+            "The trace is condensed: of the waits for gradients, those in steps that are whole are drawn." if sent and trace.condensed else "",
             "" if phases else "No phase was recorded.",
         )
         if word
@@ -56,7 +60,7 @@ def timeline_figure(trace: Trace, no_power: str) -> Figure:
     title = _TITLE if power else "Phases and communication over time"
     return Figure(
         name="timeline", title=title, caption=caption, full=True,
-        draw=lambda width: _timeline(phases, sent, power, end_s, width),
+        draw=lambda width: _timeline(ranks, phases, sent, power, end_s, width),
     )  # fmt: skip
 
 
@@ -86,10 +90,9 @@ def _without(span: _Span, other: _Span) -> Iterator[_Span]:
 
 
 def _timeline(
-    phases: Sequence[_Span], sent: Sequence[_Span], power: Sequence[Mapping[str, Any]], end_s: float, width: float
+    ranks: Sequence[int], phases: Sequence[_Span], sent: Sequence[_Span], power: Sequence[Mapping[str, Any]], end_s: float, width: float
 ) -> Markup:
-    ranks = _chosen(sorted({span.rank for span in (*phases, *sent)}))
-    top_w = max((watt for series in power for watt in _watts(series)), default=0.0)
+    top_w = max((watt for curve in _curves(power) for watt in _watts(curve)), default=0.0)
     ticks_w = linear_ticks(0.0, top_w, 4) if power else []
     names = [f"rank {rank}" for rank in ranks] + [plain(tick) for tick in ticks_w]
     left = 14 + max(map(text_width, names), default=40.0)
@@ -108,15 +111,12 @@ def _timeline(
     drawing = svg(
         frame, *parts, words=_TITLE, data_time=f"{frame.left:g} {frame.x1 - frame.left:g} {end_s:g}",
     )  # fmt: skip
-    return join([legend([*_entries(phases, sent), *_nodes(power)]), drawing])
+    return join([legend([*_entries(phases, sent), *_power_entries(power)]), drawing])
 
 
-def _chosen(ranks: Sequence[int]) -> list[int]:
-    """All, or as many as there is room for, first and last included."""
-    if len(ranks) <= _MOST_RANKS:
-        return list(ranks)
-    step = (len(ranks) - 1) / (_MOST_RANKS - 1)
-    return [ranks[round(at * step)] for at in range(_MOST_RANKS)]
+def _chosen(ranks: set[int], looked_at: Sequence[int]) -> list[int]:
+    """As many as there is room for, of those whose communication is known: another would look as if it never waited."""
+    return spread_out(sorted(ranks & set(looked_at or ranks)), _MOST_RANKS)
 
 
 def _entries(phases: Sequence[_Span], sent: Sequence[_Span]) -> list[tuple[str, str]]:
@@ -127,10 +127,25 @@ def _entries(phases: Sequence[_Span], sent: Sequence[_Span]) -> list[tuple[str, 
     return entries + [(kind, f"training waits for {words}") for kind, words in waits]
 
 
-def _nodes(power: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    if len(power) > _MOST_NODES:
+def _power_entries(power: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    if len(power) > _MOST_CURVES:
         return [("s1 thin", f"power of {len(power)} nodes")]
-    return [(f"s{at} thin", f"power of {series.get('node')}") for at, series in enumerate(power, 1)]
+    return [(f"s{at} {_style(curve)}", _named(curve)) for at, curve in enumerate(_curves(power), 1)]
+
+
+def _curves(power: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Nodes, and the parts of the first one where there are colours left for them."""
+    parts = [{"node": node.get("node"), **part} for node in power[:1] for part in node.get("parts") or ()]
+    return [*power, *parts] if len(power) + len(parts) <= _MOST_CURVES else [*power]
+
+
+def _style(curve: Mapping[str, Any]) -> str:
+    return "fine" if "part" in curve else "thin"
+
+
+def _named(curve: Mapping[str, Any]) -> str:
+    part = curve.get("part", "power")
+    return f"{_PARTS.get(part, part)} of {curve.get('node')}"
 
 
 def _kinds(phases: Sequence[_Span]) -> dict[str, str]:
@@ -176,14 +191,14 @@ def _power(
     for tick in ticks:
         yield tag("line", x1=frame.left, x2=frame.x1, y1=y(tick), y2=y(tick), class_="grid")
         yield tag("text", plain(tick), x=frame.left - 8, y=y(tick) + 4, class_="tick end")
-    for at, series in enumerate(power):
-        kind = f"s{at + 1}" if len(power) <= _MOST_NODES else "s1 faint"
-        yield tag("g", tag("path", tag("title", _told(series)), d=_path(series, x, y), class_="line thin"), class_=kind)
+    for at, curve in reversed([*enumerate(_curves(power), 1)]):
+        kind = f"s{at}" if len(power) <= _MOST_CURVES else "s1 faint"
+        yield tag("g", tag("path", tag("title", _told(curve)), d=_path(curve, x, y), class_=f"line {_style(curve)}"), class_=kind)
 
 
-def _told(series: Mapping[str, Any]) -> str:
-    watts = _watts(series)
-    return f"node {series.get('node')}\n{number(min(watts))} to {number(max(watts))} W, {str(series.get('provenance')).replace('-', ' ')}"
+def _told(curve: Mapping[str, Any]) -> str:
+    watts = _watts(curve)
+    return f"{_named(curve)}\n{number(min(watts))} to {number(max(watts))} W, {str(curve.get('provenance')).replace('-', ' ')}"
 
 
 def _watts(series: Mapping[str, Any]) -> list[float]:
