@@ -15,6 +15,8 @@ __all__ = ["NATIVE_BYTES", "Lane"]
 
 # Up to here MPI's own reduction is quicker than going through shared memory.
 NATIVE_BYTES = 256 * 1024
+# Narrow integers are averaged in a wider type, so many at a time: a window of the least size has room for them.
+_WIDE_ELEMENTS = 1 << 21
 
 
 class Lane:
@@ -59,6 +61,10 @@ class Lane:
         """result = source combined over the ranks; flat contiguous arrays, possibly the same."""
         if source.size == 0:
             return
+        wider = how.widened(source.dtype)
+        if wider != source.dtype:
+            self._reduce_wide(source, result, how, key, wider)
+            return
         if source.nbytes <= NATIVE_BYTES and self._reduce_native(source, result, how, key):
             return
         two_level = self.two_level(source.nbytes)
@@ -70,6 +76,15 @@ class Lane:
             part = source[start : start + room]
             into = part if result is source else result[start : start + room]
             self._reduce_part(two_level, part, into, how, key)
+
+    def _reduce_wide(
+        self, source: AnyArray, result: AnyArray, how: Reduction, key: str, wider: np.dtype[Any]
+    ) -> None:
+        for start in range(0, source.size, _WIDE_ELEMENTS):
+            part = slice(start, start + _WIDE_ELEMENTS)
+            wide = source[part].astype(wider)
+            self.reduce(wide, wide, how, key)
+            np.copyto(result[part], wide, casting="unsafe")
 
     def _reduce_part(
         self, two_level: TwoLevel, source: AnyArray, result: AnyArray, how: Reduction, key: str

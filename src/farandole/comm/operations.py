@@ -300,7 +300,8 @@ class Reducescatter:
         request = self.lane.transport.alltoall(_flat(array), copies, sends, [rows[rank] * width] * size)
         self.lane.complete(request, self.request.key)
         kernels = kernels_for(array.dtype)
-        total = copies[0].astype(kernels.accumulator(array.dtype)).reshape(-1)
+        wide = kernels.accumulator(self.how.widened(array.dtype))
+        total = copies[0].astype(wide).reshape(-1)
         for copy in copies[1:]:
             kernels.add("sum", total, copy.reshape(-1))
         out: AnyArray = np.empty_like(copies[0])
