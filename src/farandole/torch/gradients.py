@@ -144,6 +144,8 @@ class GradientReducer:
         self._steps = 0
         self.pending = False
         """Whether gradients that come late are on their way."""
+        self._early: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        """Gradients that were reduced before a step, with their versions; only where reducing them again changes them."""
         self._plan = self._open_plan()
         self._register_hooks()
 
@@ -220,6 +222,8 @@ class GradientReducer:
                 f"{self.settings.passes} times before step(). Increase backward_passes_per_step to add gradients "
                 "up locally (or, for a parameter shared by reentrant checkpoints, use use_reentrant=False)."
             )
+        if self._is_early(index, 1):
+            raise self._reduced_twice(slot)
         slot.passes += 1
         if self.late:
             slot.handed = slot.passes == self.settings.passes
@@ -278,10 +282,35 @@ class GradientReducer:
         if self.late:
             self._take_late()
             return
-        for slot in self._slots:
-            if not slot.handed:
-                self._hand_over_missing(slot)
+        missing = [(index, slot) for index, slot in enumerate(self._slots) if not slot.handed]
+        for index, slot in missing:
+            if self._is_early(index, 0):
+                raise self._reduced_twice(slot)
+        for _, slot in missing:
+            self._hand_over_missing(slot)
         self._collect()
+
+    def synchronize_early(self) -> None:
+        """The same before a step, which then finds the gradients reduced. Collective."""
+        self.synchronize()
+        adds_up = self.settings.how.divide == 1 and self.settings.process_set.runtime().transport.size > 1
+        if adds_up and not self.late:
+            grads = [(index, slot.parameter.grad) for index, slot in enumerate(self._slots)]
+            self._early = {index: (weakref.ref(g), g._version) for index, g in grads if g is not None}
+
+    def _is_early(self, index: int, changes: int) -> bool:
+        """Whether a gradient is the reduced one still, after so many changes in place."""
+        if index not in self._early:
+            return False
+        (reduced, version), grad = self._early[index], self._slots[index].parameter.grad
+        return grad is not None and reduced() is grad and grad._version == version + changes
+
+    def _reduced_twice(self, slot: _Slot) -> AssertionError:
+        return AssertionError(
+            f"the gradient of {slot.name} was reduced already, by synchronize() or a look at param_groups, and op=Sum would "
+            "add it up over the ranks once more: call step() or zero_grad() before the next backward(), or set "
+            "backward_passes_per_step to add gradients up locally."
+        )
 
     def _collect(self) -> None:
         """Wait for what was handed over, and leave it in `p.grad`."""
@@ -349,6 +378,7 @@ class GradientReducer:
 
     def stepped(self) -> bool:
         """After a step: hand its gradients over, if they come late; whether to step once more, with them."""
+        self._early = {}
         late = self.late
         self._steps += 1
         if not late:

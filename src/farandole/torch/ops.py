@@ -334,11 +334,42 @@ def _prepare_gather(tensor: Tensor, root_rank: int, name: str | None, process_se
     return runtime, operation, lambda raw: None if raw[0] is None else _back(raw[0], tensor)
 
 
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        tensor, root_rank, name, process_set, differentiable = args
+        ctx.rows, ctx.root_rank, ctx.process_set, ctx.differentiable = tensor.shape[:1], root_rank, process_set, differentiable
+        result = engine.run(*_prepare_gather(tensor, root_rank, name, process_set))
+        return tensor.new_empty((0, *tensor.shape[1:])) if result is None and differentiable else result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """The root's gradient of the rows this rank contributed."""
+        if not ctx.differentiable:
+            raise RuntimeError(
+                "backward through the result of gather(), which only the root has: the other ranks would get no gradient. "
+                "Call gather(..., differentiable=True), which returns something to call backward on everywhere."
+            )
+        runtime = ctx.process_set.runtime()
+        rows = allgather(torch.tensor(ctx.rows), process_set=ctx.process_set)
+        here = runtime.members[runtime.transport.rank] == ctx.root_rank
+        mine, _ = alltoall(grads[0].contiguous(), rows if here else torch.zeros_like(rows), process_set=ctx.process_set)
+        return mine, None, None, None, None
+
+
 def gather(
-    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    differentiable: bool = False,
 ) -> Tensor | None:
-    """The ranks' tensors concatenated on the root; None elsewhere. Collective: every rank calls it."""
-    result: Tensor | None = engine.run(*_prepare_gather(tensor, root_rank, name, process_set))
+    """The ranks' tensors concatenated on the root; None elsewhere. Collective: every rank calls it.
+
+    With `differentiable` the others get a tensor of no rows, so that every rank of the set can call backward, as it must:
+    each then gets the root's gradient of its rows.
+    """
+    result: Tensor | None = _apply(_Gather, tensor, root_rank, name, process_set, differentiable)
     return result
 
 
