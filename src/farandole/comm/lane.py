@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from farandole.comm.kernels import Reduction, kernels_for
-from farandole.comm.reduce import TwoLevel
+from farandole.comm.reduce import TwoLevel, phase
 from farandole.comm.transport import AnyArray, Request, Transport
 from farandole.comm.waiting import Subject, nobody, wait_until
 
@@ -39,9 +39,10 @@ class Lane:
         if self._made_once:
             self.two_level(0)
 
-    def complete(self, request: Request, key: str) -> None:
-        """Wait for a request of the operation `key`."""
-        wait_until(request.test, Subject(self._label + key, self.members, nobody))
+    def complete(self, request: Request, key: str, shown_as: str) -> None:
+        """Wait for a request of the operation `key`, within which a timeline shows it."""
+        with phase(shown_as, key):
+            wait_until(request.test, Subject(self._label + key, self.members, nobody))
 
     def two_level(self, nbytes: int) -> TwoLevel:
         """The reduction with room for an array of this size. Collective where it must grow."""
@@ -102,7 +103,7 @@ class Lane:
         request = self.transport.allreduce_native(source, total, how.combine)
         if request is None:
             return False
-        self.complete(request, key)
+        self.complete(request, key, "MPI_ALLREDUCE")
         if not direct:
             kernels_for(source.dtype).finish(how, total, result)
         return True

@@ -26,6 +26,7 @@ from farandole.comm.agreement import making
 from farandole.comm.kernels import Reduction
 from farandole.comm.plan import BUCKET_BYTES, SPARSE, Entry, GradientPlan
 from farandole.comm.process_sets import ProcessSet
+from farandole.comm.reduce import phase
 from farandole.comm.submit import Sum
 from farandole.comm.team import Team, threads_allowed
 from farandole.comm.world import current
@@ -259,7 +260,8 @@ class GradientReducer:
             self._plan.ready(slot.place, _flat(grad))
         else:
             if grad.data_ptr() != slot.view.data_ptr():
-                slot.view.copy_(grad)
+                with phase("MEMCPY_IN_FUSION_BUFFER"):
+                    slot.view.copy_(grad)
             slot.version = grad._version
             self._plan.ready(slot.place, None)
 
@@ -457,10 +459,9 @@ class GradientReducer:
             p.grad = target
         elif slot.view.dtype == p.dtype and slot.view.device == p.device:
             p.grad = slot.view
-        elif p.grad is None:
-            p.grad = slot.view.to(p.device, p.dtype)
         else:
-            p.grad.copy_(slot.view)
+            with phase("MEMCPY_OUT_FUSION_BUFFER"):
+                p.grad = slot.view.to(p.device, p.dtype) if p.grad is None else p.grad.copy_(slot.view)
 
     def set_passes(self, passes: int) -> None:
         _check_passes(passes)
