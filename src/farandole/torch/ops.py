@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from farandole.comm import submit as engine
@@ -29,13 +28,10 @@ __all__ = [
     "allreduce_async_",
     "alltoall",
     "alltoall_async",
-    "average",
-    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "check_buffers_match",
     "gather",
     "gather_async",
     "grouped_allgather",
@@ -595,26 +591,3 @@ def grouped_reducescatter_async(
     """`grouped_reducescatter` in the background; one handle for all."""
     how = (chosen_op(op, None), process_set, prescale_factor, postscale_factor)
     return engine.submit(*_prepare_reducescatter(tensors, name, *how))
-
-
-# The rest
-
-
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when every rank of the set is here. Collective: every rank of the set calls it."""
-    runtime = process_set.runtime()
-    engine.run(runtime, engine.make_barrier(runtime))
-
-
-def average(
-    tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Tensor:
-    """Average a tensor over the ranks, in place. Collective: every rank of the set calls it."""
-    return allreduce_(tensor, name=name, op=Average, process_set=process_set)
-
-
-def check_buffers_match(tensors: Sequence[Tensor], process_set: ProcessSet = global_process_set) -> int:
-    """0 when all ranks hold bitwise equal tensors, otherwise how many differ. Collective."""
-    from farandole.comm.collectives import check_buffers_match as check
-
-    return check([np.ascontiguousarray(as_array(t)) for t in tensors], process_set)
