@@ -215,13 +215,19 @@ def _allocator() -> list[Finding]:
     return [Finding("allocator", words, facts=facts)]
 
 
+_GPU_LISTS = (["nvidia-smi", "-L"], ["amd-smi", "list"], ["rocm-smi", "--showuniqueid"])
+"""Each prints one line a GPU that begins with GPU."""
+
+
 def _gpus() -> list[Finding]:
-    if shutil.which("nvidia-smi") is None:
-        return [Finding("GPUs", "none found (no nvidia-smi)", None, facts={"count": 0})]
-    listed = _run(["nvidia-smi", "-L"])
-    names = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+    command = next((command for command in _GPU_LISTS if shutil.which(command[0])), None)
+    if command is None:
+        return [Finding("GPUs", "none found (no nvidia-smi, amd-smi or rocm-smi)", None, facts={"count": 0})]
+    listed = _run(command)
+    names = [line for line in listed.stdout.splitlines() if line.startswith("GPU")]
     words = "; ".join(names) if names else f"none usable: {_last_line(listed.stdout + listed.stderr)}"
-    advice = "pip install 'farandole[gpu]'" if names and not _version(["nvidia-ml-py"]) else ""
+    lacks = command[0] == "nvidia-smi" and names and not _version(["nvidia-ml-py"])
+    advice = "pip install 'farandole[gpu]'" if lacks else ""
     return [Finding("GPUs", words, True if names else None, advice, {"count": len(names)})]
 
 

@@ -66,6 +66,24 @@ def test_without_mpi_it_says_what_to_type_and_fails(tmp_path: Path) -> None:
     assert "Traceback" not in told.stderr
 
 
+@pytest.mark.parametrize(
+    ("tool", "prints"),
+    [
+        ("nvidia-smi", "GPU 0: NVIDIA A100 (UUID: GPU-1)\\nGPU 1: NVIDIA A100 (UUID: GPU-2)"),
+        ("amd-smi", "GPU: 0\\n    BDF: 0000:c1:00.0\\n\\nGPU: 1\\n    BDF: 0000:c6:00.0"),
+        ("rocm-smi", "==== Unique ID ====\\nGPU[0]\\t\\t: Unique ID: 0x1\\nGPU[1]\\t\\t: Unique ID: 0x2"),
+    ],
+)
+def test_gpus_are_listed_by_the_tool_there_is(
+    tool: str, prints: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / tool).write_text(f"#!/bin/sh\nprintf '{prints}\\n'\n")
+    (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (found,) = farandole.doctor._gpus()
+    assert found.facts["count"] == 2 and found.ok, found
+
+
 def test_the_probe_agrees_to_be_read_by_a_process_that_is_no_parent_as_ranks_do(monkeypatch: pytest.MonkeyPatch) -> None:
     agreed: list[tuple[int, int]] = []
     monkeypatch.setattr(farandole.doctor, "_prctl", lambda option, value: agreed.append((option, value.value)))

@@ -115,7 +115,7 @@ def test_torch_gets_its_share_unless_the_script_says_otherwise() -> None:
 
 def test_threads_tuning_and_binding_by_option() -> None:
     names = ["OMP_NUM_THREADS", "FARANDOLE_TUNE", *TUNED]
-    for told in variables(2, names, ["--threads", "1", "--bind", "core", "--no-tune"]):
+    for told in variables(2, names, ["--threads", "1", "--bind", "core", "--no-tune"], env={"OMP_NUM_THREADS": "5"}):
         assert [told[name] for name in names] == ["1", "0", None, None]
         assert told["cores"] == 1
 

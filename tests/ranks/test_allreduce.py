@@ -88,6 +88,35 @@ def test_an_average_of_integers_is_cut_towards_zero(fd, dtype, count):
         assert found[0] == mean and (found == mean).all(), (pair, found[:3])
 
 
+@rank_test(n=[1, 2, 3])
+@pytest.mark.parametrize("count", [3, 600_001, 2_100_001])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32"])
+def test_an_average_of_integers_whose_sum_is_out_of_range(fd, dtype, count):
+    """By MPI's own sum, in the node's memory, and in more than one part."""
+    highest, lowest = np.iinfo(dtype).max, np.iinfo(dtype).min
+    for value in (highest, lowest, highest - 55):
+        array = np.full(count, value, dtype)
+        array[-1] = value - (1 if fd.rank() and value > lowest else 0)
+        last = int((value * fd.size() - (fd.size() - 1) * (value > lowest)) / fd.size())
+        wanted = np.full(count, value, dtype)
+        wanted[-1] = last
+        same(fd.allreduce(array), wanted)
+        fd.grouped_allreduce_([array, few := array[-2:].copy()])
+        same(array, wanted)
+        same(few, wanted[-2:])
+        rows = fd.reducescatter(np.full(7, value, dtype))
+        same(rows, np.full(rows.size, value, dtype))
+
+
+@rank_test(n=2)
+@pytest.mark.parametrize("count", [3, 300_001])
+def test_a_scaled_sum_of_narrow_integers_does_not_wrap(fd, count):
+    found = fd.allreduce(np.full(count, 100, np.int8), op=fd.Sum, postscale_factor=0.25)
+    assert (found == 50).all(), found[:3]
+    wrapped = fd.allreduce(np.full(count, 100, np.int8), op=fd.Sum)
+    assert (wrapped == -56).all(), wrapped[:3]
+
+
 @rank_test(n=2)
 def test_an_average_of_64_bit_integers_is_exact(fd):
     big = 2**61 + 1

@@ -7,7 +7,7 @@ from ranktest import rank_test, run_ranks
 SHAPES = [("large", (600, 1000)), ("bias", (7,)), ("middle", (40, 50))]
 
 
-def reducer_of(hvd, *, in_place, threads=1):
+def reducer_of(hvd, *, in_place, threads=1, dtype="float32"):
     from farandole.comm.buffers import BufferReducer, BufferSettings, Shape
     from farandole.comm.kernels import Reduction
     from farandole.comm.process_sets import global_process_set
@@ -16,14 +16,14 @@ def reducer_of(hvd, *, in_place, threads=1):
     settings = BufferSettings(
         how=Reduction("sum", 1.0, hvd.size()), wire=None, process_set=global_process_set, team=Team(threads=threads)
     )
-    shapes = [Shape(name, "float32", shape) for name, shape in SHAPES]
+    shapes = [Shape(name, dtype, shape) for name, shape in SHAPES]
     return BufferReducer("test", global_process_set.runtime().next_plan(), shapes, settings, in_place=in_place)
 
 
-def step(hvd, reducer, *, number, in_place):
+def step(hvd, reducer, *, number, in_place, dtype="float32"):
     import numpy as np
 
-    grads = [np.full(shape, number + i + hvd.rank(), "float32") for i, (_, shape) in enumerate(SHAPES)]
+    grads = [np.full(shape, number + i + hvd.rank(), dtype) for i, (_, shape) in enumerate(SHAPES)]
     for i, reduced in enumerate(reducer.reduce(grads, grads if in_place else None)):
         assert reduced.shape == SHAPES[i][1]
         assert (reduced == number + i + (hvd.size() - 1) / 2).all()
@@ -38,6 +38,14 @@ def test_training_goes_on_after_ranks_have_ended_together(hvd, in_place):
         reducer.end()
     step(hvd, reducer, number=4, in_place=in_place)
     assert reducer.statistics.steps == 9
+
+
+@rank_test(n=[1, 2], timeout=90)
+@pytest.mark.parametrize("in_place", [True, False])
+def test_complex_gradients(hvd, in_place):
+    reducer = reducer_of(hvd, in_place=in_place, dtype="complex64")
+    for number in range(2):
+        step(hvd, reducer, number=number, in_place=in_place, dtype="complex64")
 
 
 @rank_test(n=2, timeout=90)

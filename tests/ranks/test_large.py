@@ -10,10 +10,10 @@ from ranktest import rank_test
 COUNT = 2**31 + 17
 
 
-def enough_memory():
+def enough_memory(gb=7):
     lines = Path("/proc/meminfo").read_text().splitlines()
     available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    return available > 7 << 20  # kB
+    return available > gb << 20  # kB
 
 
 @pytest.mark.soak
@@ -28,6 +28,22 @@ def test_more_elements_than_32_bits_can_count(fd):
     assert array[marks].tolist() == [3] * len(marks)
     assert array[12345:12347].tolist() == [7, 7]
     assert np.count_nonzero(array) == len(marks) + 2
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not enough_memory(10), reason="needs 10 GB of free memory")
+@rank_test(n=2, door="torch", timeout=170)
+def test_averaging_more_floats_than_32_bits_can_count(hvd):
+    import torch
+
+    tensor = torch.zeros(COUNT, dtype=torch.bfloat16)
+    marks = [0, 1, 2**30, 2**31 - 1, 2**31, COUNT - 1]
+    tensor[marks] = 2.0 * hvd.rank() + 1
+    tensor[12345 + hvd.rank()] = 6.0
+    hvd.allreduce_(tensor)
+    assert tensor[marks].tolist() == [2.0] * len(marks)
+    assert tensor[12345:12347].tolist() == [3.0, 3.0]
+    assert tensor.count_nonzero() == len(marks) + 2
 
 
 @pytest.mark.soak

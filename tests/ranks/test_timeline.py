@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from farandole.observe.analysis import analyse
 from farandole.observe.merge import merge_parts
 from ranktest import run_ranks
 
@@ -35,6 +36,57 @@ def test_a_script_records_a_part_of_itself(ranks, tmp_path):
     assert all({"ALLREDUCE", "NEGOTIATE_ALLREDUCE"} <= names and "CYCLE_START" not in names for names in plain)
     assert all("CYCLE_START" in names for names in marked)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.json", "1.json"]
+
+
+INNER = {
+    "MPI_ALLREDUCE": "ALLREDUCE", "MPI_ALLGATHER": "ALLGATHER", "MPI_GATHER": "GATHER", "MPI_BCAST": "BROADCAST",
+    "MPI_ALLTOALL": "ALLTOALL", "MEMCPY_IN_FUSION_BUFFER": "ALLREDUCE", "MEMCPY_OUT_FUSION_BUFFER": "ALLREDUCE",
+}  # fmt: skip
+
+
+def move_data_in_every_way(fd, path):
+    import torch
+
+    import farandole.torch as hvd
+
+    weight = torch.zeros(5, requires_grad=True)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0))
+    fd.start_timeline(path)
+    fd.grouped_allreduce([np.ones(3), np.ones(4)])
+    fd.allgather(np.ones(3))
+    fd.gather(np.ones(3), 0)
+    fd.broadcast(np.ones(3), 0)
+    fd.alltoall(np.ones(4))
+    fd.stop_timeline()
+    fd.start_timeline(f"{path}.large")
+    fd.allreduce_(np.ones(1 << 20))
+    weight.sum().backward()
+    optimizer.step()
+    fd.stop_timeline()
+
+
+def test_what_an_operation_consists_of_has_horovod_s_names(ranks, tmp_path):
+    path = tmp_path / "trace.json"
+    ranks(2, move_data_in_every_way, str(path))
+    spans = [event for event in json.loads(path.read_text()) if event["ph"] == "X"]
+    for rank in range(2):
+        mine = [span for span in spans if span["pid"] == rank]
+        for inner, outer in INNER.items():
+            part = next(span for span in mine if span["name"] == inner)
+            whole = next(span for span in mine if span["name"] == outer and span["tid"] == part["tid"])
+            assert whole["ts"] <= part["ts"] and part["ts"] + part["dur"] <= whole["ts"] + whole["dur"], (inner, rank)
+    large = names_by_rank(f"{path}.large")
+    assert all({"WAIT_FOR_DATA", "NODE_REDUCE", "MEMCPY_IN_FUSION_BUFFER"} <= names for names in large)
+
+
+def test_what_an_operation_consists_of_is_not_counted_twice(ranks, tmp_path):
+    path, without = tmp_path / "trace.json", tmp_path / "without.json"
+    ranks(2, move_data_in_every_way, str(path))
+    lines = path.read_text().splitlines()
+    kept = [line for line in lines if not any(f'"name":"{inner}"' in line for inner in INNER)]
+    assert len(kept) <= len(lines) - 2 * len(INNER)
+    without.write_text("\n".join(kept))
+    assert analyse(without)["ranks"] == analyse(path)["ranks"]
 
 
 @pytest.mark.parametrize("variable", ["FARANDOLE_TIMELINE", "HOROVOD_TIMELINE"])

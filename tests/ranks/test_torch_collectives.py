@@ -307,6 +307,31 @@ def test_gradient_of_allgather_is_the_average_of_one_s_own_rows(hvd):
     same(x.grad, mean.reshape(-1, 2).split(rows)[hvd.rank()])
 
 
+@rank_test(n=[1, 2, 3], door="torch")
+def test_gradient_of_gather_is_the_root_s_of_one_s_own_rows(hvd):
+    import torch
+
+    root, rows = hvd.size() - 1, [2 * rank + 1 for rank in range(hvd.size())]
+    x = torch.ones(rows[hvd.rank()], 2, requires_grad=True)
+    found = hvd.gather(x, root, differentiable=True)
+    assert found.shape == (sum(rows) if hvd.rank() == root else 0, 2)
+    loss_of(found, hvd.rank()).backward()
+    same(x.grad, weights(root, 2 * sum(rows)).reshape(-1, 2).split(rows)[hvd.rank()])
+
+
+@rank_test(n=2, door="torch")
+def test_a_gradient_that_gather_cannot_hand_out_is_not_dropped(hvd):
+    import torch
+
+    x = torch.ones(2, requires_grad=True)
+    found = hvd.gather(x, 0)
+    assert (found is None) == (hvd.rank() == 1)
+    if found is not None:
+        with pytest.raises(RuntimeError, match="differentiable=True"):
+            (x.sum() + found.sum()).backward()
+    assert hvd.gather(x.detach(), 1, differentiable=True).shape[0] == 4 * hvd.rank()
+
+
 @rank_test(n=[2, 3], door="torch")
 def test_gradient_of_broadcast_is_the_average_on_the_root(hvd):
     import torch

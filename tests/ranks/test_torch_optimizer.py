@@ -19,6 +19,14 @@ def weights(*sizes):
     return [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
 
 
+def torch_module(parameters):
+    import torch
+
+    model = torch.nn.Module()
+    model.parameters_ = torch.nn.ParameterList(parameters)
+    return model
+
+
 def sgd(hvd, parameters, **options):
     import torch
 
@@ -346,6 +354,59 @@ def test_a_look_at_the_groups_on_one_rank(hvd):
                 assert optimizer.param_groups[0]["params"][1].grad[0] == total(hvd)
             optimizer.step()
     assert_all(parameters, -2 * total(hvd))
+
+
+@rank_test(n=[2, 3], door="torch")
+@pytest.mark.parametrize("look", [True, False])
+def test_gradients_that_are_reduced_already_are_not_added_up_again(hvd, look):
+    """Of a sum of sums nothing good can come; an average of averages stays one."""
+    for op in ("Sum", "Average"):
+        parameters = weights(SMALL, LARGE)
+        optimizer = sgd(hvd, parameters, op=getattr(hvd, op))
+        backward(hvd, parameters)
+        assert optimizer.param_groups if look else optimizer.synchronize() is None
+        if op == "Average":
+            backward(hvd, parameters[:1])
+            optimizer.step()
+            assert_all(parameters[1:], -total(hvd) / hvd.size())
+            assert_all(parameters[:1], -2 * total(hvd) / hvd.size())
+        else:
+            with pytest.raises(AssertionError, match="reduced already"):
+                backward(hvd, parameters[:1])
+
+
+@rank_test(n=2, door="torch")
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+def test_a_second_backward_of_other_parameters_does_not_add_up_the_first_s_again(hvd, count):
+    first, other = weights(count, count)
+    optimizer = sgd(hvd, [first, other], op=hvd.Sum)
+    backward(hvd, [first])
+    assert optimizer.param_groups
+    backward(hvd, [other])
+    with pytest.raises(AssertionError, match=r"parameter\.0\.0 was reduced already"):
+        optimizer.step()
+
+
+@rank_test(n=2, door="torch")
+def test_steps_that_a_loss_scaler_skips_leave_sums_right(hvd):
+    """Gradients are reduced, not used, and zeroed by whoever does so, in whatever way."""
+    parameters = weights(SMALL, LARGE)
+    model = torch_module(parameters)
+    optimizer = sgd(hvd, parameters, op=hvd.Sum)
+    ways = (
+        optimizer.zero_grad,
+        lambda: optimizer.zero_grad(set_to_none=False),
+        model.zero_grad,
+        lambda: model.zero_grad(set_to_none=False),
+    )
+    for zero in ways:
+        backward(hvd, parameters)
+        assert optimizer.param_groups
+        zero()
+        backward(hvd, parameters)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert_all(parameters, -len(ways) * total(hvd))
 
 
 # Parameters that come later

@@ -27,6 +27,8 @@ for dtype in ("float32", "float64", "int32", "float16"):
 for count in (1000, 700_001):  # with array operations; compiled
     # Neither the sum of a node nor that of all ranks is a float16.
     assert (fd.allreduce(np.full(count, 4e4, "float16"), op=fd.Average) == 4e4).all()
+    # Nor are they uint8; and an average is cut once, not on each node.
+    assert (fd.allreduce(np.full(count, 201 if rank else 200, "uint8"), op=fd.Average) == 200).all()
     assert (fd.allreduce(np.full(count, -3.0, "float16"), op=fd.Product, postscale_factor=2.0) == 2 * (-3.0) ** size).all()
 
 torch.manual_seed(0)

@@ -87,3 +87,7 @@ def test_only_large_float_sums_are_compiled():
     assert not floats.goes_compiled(1000, dtype_of("float32"), total)
     assert not floats.goes_compiled(large, np.dtype(np.int32), total)
     assert not floats.goes_compiled(large, dtype_of("float32"), Reduction("max"))
+
+
+def test_types_that_are_not_compiled_need_no_preparation():
+    floats.prepare(np.dtype(np.complex64))

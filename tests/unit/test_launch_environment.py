@@ -29,6 +29,13 @@ def test_what_the_user_set_stays() -> None:
     assert added["OMP_NUM_THREADS"] == "3"
 
 
+def test_threads_that_were_asked_for_are_every_library_s() -> None:
+    base = {"OMP_NUM_THREADS": "7,2", "MKL_NUM_THREADS": "5", "TF_NUM_INTEROP_THREADS": "5"}
+    added = rank_environment(3, True, base, asked=True)
+    assert {name: added[name] for name in THREAD_VARIABLES} == dict.fromkeys(THREAD_VARIABLES, "3")
+    assert "TF_NUM_INTEROP_THREADS" not in added  # these wait: there are always some
+
+
 @pytest.mark.parametrize("mine", ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_"])
 def test_the_allocator_is_left_to_a_user_who_set_it(mine: str) -> None:
     assert not ALLOCATOR.keys() & rank_environment(1, True, {mine: "1"}).keys()

@@ -66,7 +66,7 @@ class AdasumReduce:
             theirs = np.empty_like(mine)
             requests = [transport.receive(theirs, partner, distance), transport.send(mine, partner, distance)]
             for request in requests:
-                self.lane.complete(request, key)
+                self.lane.complete(request, key, "MPI_SENDRECV")
             mine = combine(mine, theirs) if transport.rank < partner else combine(theirs, mine)
             distance *= 2
         return mine

@@ -25,6 +25,7 @@ from farandole.comm.agreement import making
 from farandole.comm.kernels import Reduction, bfloat16
 from farandole.comm.plan import BUCKET_BYTES, Entry, GradientPlan, aligned
 from farandole.comm.process_sets import ProcessSet
+from farandole.comm.reduce import phase
 from farandole.comm.team import Statistics, Team, threads_allowed
 from farandole.comm.transport import AnyArray
 from farandole.comm.world import current
@@ -153,7 +154,8 @@ class BufferReducer:
         flat = array.reshape(-1)
         view = self._plan.buffer(place)
         if view is not None:
-            self._copy(view, flat)
+            with phase("MEMCPY_IN_FUSION_BUFFER"):
+                self._copy(view, flat)
             self._plan.ready(place, None)
             return view
         result = self._plan.result(place)
@@ -174,7 +176,8 @@ class BufferReducer:
         shape = self.shapes[index]
         if out is not None:
             if held.ctypes.data != out.ctypes.data:
-                self._copy(out.reshape(-1), held)
+                with phase("MEMCPY_OUT_FUSION_BUFFER"):
+                    self._copy(out.reshape(-1), held)
             return out
         # Whoever changes a result in the window pays for every page: copying it at once is cheaper.
         self._copies[index] = self._copies[index] or self._plan.result_was_changed(place)

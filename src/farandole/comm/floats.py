@@ -78,12 +78,13 @@ def _has_half() -> bool:
 
 def prepare(dtype: np.dtype[Any]) -> None:
     """Compile what this type needs now, and not in the first step."""
+    if not goes_compiled(LEAST_BYTES, dtype, Reduction("sum")):
+        return
     nothing, pids, scratch = np.empty(0, dtype), np.zeros(2, np.int64), Scratch.make(dtype)
-    if goes_compiled(LEAST_BYTES, dtype, Reduction("sum")):
-        sum_slices(pids, pids, nothing, scratch, Reduction("sum"), stream=False)
-        if dtype not in _HALVES:
-            board = np.zeros((WORDS, 1, 2), np.int64)
-            load()[0].reduce_posted(board, 0, 0, 1, pids, 0, nothing, *scratch, 1.0, 1.0, 0)
+    sum_slices(pids, pids, nothing, scratch, Reduction("sum"), stream=False)
+    if dtype not in _HALVES:
+        board = np.zeros((WORDS, 1, 2), np.int64)
+        load()[0].reduce_posted(board, 0, 0, 1, pids, 0, nothing, *scratch, 1.0, 1.0, 0)
 
 
 def sum_slices(

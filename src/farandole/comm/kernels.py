@@ -2,7 +2,8 @@
 
 NumPy does it for every type; a framework's door may hand in faster kernels for the types where its own
 are better (torch adds 16-bit floats an order of magnitude faster than NumPy). 16-bit floats are summed in
-float32 and rounded once, so the sum of many ranks neither overflows nor loses the small ones.
+float32 and rounded once, so the sum of many ranks neither overflows nor loses the small ones. Sums of integers
+wrap as in C; those that are divided or scaled are made in int64 first, where they do not.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ class Reduction:
         """(multiply, divide), as one multiplication where that is exact and so gives the same number."""
         scale = self.multiply / self.divide
         return (scale, 1.0) if abs(math.frexp(scale)[0]) == 0.5 else (self.multiply, float(self.divide))
+
+    def widened(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """The type to reduce in: sums of narrow integers would wrap before they are divided."""
+        narrow = self.scales and dtype.kind in "iu" and dtype.itemsize < 8
+        return np.dtype(np.int64) if narrow else dtype
 
     def unscaled(self) -> Reduction:
         return Reduction(self.combine)

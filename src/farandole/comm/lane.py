@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from farandole.comm.kernels import Reduction, kernels_for
-from farandole.comm.reduce import TwoLevel
+from farandole.comm.reduce import TwoLevel, phase
 from farandole.comm.transport import AnyArray, Request, Transport
 from farandole.comm.waiting import Subject, nobody, wait_until
 
@@ -15,6 +15,8 @@ __all__ = ["NATIVE_BYTES", "Lane"]
 
 # Up to here MPI's own reduction is quicker than going through shared memory.
 NATIVE_BYTES = 256 * 1024
+# Narrow integers are averaged in a wider type, so many at a time: a window of the least size has room for them.
+_WIDE_ELEMENTS = 1 << 21
 
 
 class Lane:
@@ -37,9 +39,10 @@ class Lane:
         if self._made_once:
             self.two_level(0)
 
-    def complete(self, request: Request, key: str) -> None:
-        """Wait for a request of the operation `key`."""
-        wait_until(request.test, Subject(self._label + key, self.members, nobody))
+    def complete(self, request: Request, key: str, shown_as: str) -> None:
+        """Wait for a request of the operation `key`, within which a timeline shows it."""
+        with phase(shown_as, key):
+            wait_until(request.test, Subject(self._label + key, self.members, nobody))
 
     def two_level(self, nbytes: int) -> TwoLevel:
         """The reduction with room for an array of this size. Collective where it must grow."""
@@ -59,6 +62,10 @@ class Lane:
         """result = source combined over the ranks; flat contiguous arrays, possibly the same."""
         if source.size == 0:
             return
+        wider = how.widened(source.dtype)
+        if wider != source.dtype:
+            self._reduce_wide(source, result, how, key, wider)
+            return
         if source.nbytes <= NATIVE_BYTES and self._reduce_native(source, result, how, key):
             return
         two_level = self.two_level(source.nbytes)
@@ -70,6 +77,15 @@ class Lane:
             part = source[start : start + room]
             into = part if result is source else result[start : start + room]
             self._reduce_part(two_level, part, into, how, key)
+
+    def _reduce_wide(
+        self, source: AnyArray, result: AnyArray, how: Reduction, key: str, wider: np.dtype[Any]
+    ) -> None:
+        for start in range(0, source.size, _WIDE_ELEMENTS):
+            part = slice(start, start + _WIDE_ELEMENTS)
+            wide = source[part].astype(wider)
+            self.reduce(wide, wide, how, key)
+            np.copyto(result[part], wide, casting="unsafe")
 
     def _reduce_part(
         self, two_level: TwoLevel, source: AnyArray, result: AnyArray, how: Reduction, key: str
@@ -87,7 +103,7 @@ class Lane:
         request = self.transport.allreduce_native(source, total, how.combine)
         if request is None:
             return False
-        self.complete(request, key)
+        self.complete(request, key, "MPI_ALLREDUCE")
         if not direct:
             kernels_for(source.dtype).finish(how, total, result)
         return True

@@ -18,6 +18,7 @@ from farandole.comm.engine import Operation
 from farandole.comm.kernels import Op, Reduction, bfloat16, kernels_for
 from farandole.comm.lane import NATIVE_BYTES, Lane
 from farandole.comm.negotiate import Request, Verdict
+from farandole.comm.reduce import phase
 from farandole.comm.transport import AnyArray
 from farandole.errors import SettingsError
 
@@ -156,12 +157,14 @@ def _reduce_pack(lane: Lane, pairs: list[tuple[AnyArray, AnyArray]], how: Reduct
     if len(pairs) == 1:
         _reduce_one(lane, *pairs[0], how, key)
         return
-    packed = np.concatenate([source.reshape(-1) for source, _ in pairs])
+    with phase("MEMCPY_IN_FUSION_BUFFER", key):
+        packed = np.concatenate([source.reshape(-1) for source, _ in pairs])
     lane.reduce(packed, packed, how, key)
     at = 0
-    for _, out in pairs:
-        np.copyto(out, packed[at : at + out.size].reshape(out.shape))
-        at += out.size
+    with phase("MEMCPY_OUT_FUSION_BUFFER", key):
+        for _, out in pairs:
+            np.copyto(out, packed[at : at + out.size].reshape(out.shape))
+            at += out.size
 
 
 class Allgather:
@@ -183,7 +186,7 @@ class Allgather:
             out = np.empty((sum(rows), *array.shape[1:]), array.dtype)
             width = _row_bytes(array)
             request = self.lane.transport.allgather(_flat(array), out, [n * width for n in rows])
-            self.lane.complete(request, self.request.key)
+            self.lane.complete(request, self.request.key, "MPI_ALLGATHER")
             results.append(out)
         return results
 
@@ -211,7 +214,7 @@ class Gather:
             out = np.empty((sum(rows), *array.shape[1:]), array.dtype) if here else None
             width = _row_bytes(array)
             request = self.lane.transport.gather(_flat(array), out, [n * width for n in rows], self.root)
-            self.lane.complete(request, self.request.key)
+            self.lane.complete(request, self.request.key, "MPI_GATHER")
             results.append(out)
         return results
 
@@ -238,7 +241,8 @@ class Broadcast:
             flat = out.reshape(-1) if in_place else np.empty(out.size, out.dtype)
             if here and not (in_place and out is array):
                 np.copyto(flat.reshape(out.shape), array)
-            self.lane.complete(self.lane.transport.broadcast(flat, self.root), self.request.key)
+            request = self.lane.transport.broadcast(flat, self.root)
+            self.lane.complete(request, self.request.key, "MPI_BCAST")
             if not in_place:
                 np.copyto(out, flat.reshape(out.shape))
 
@@ -266,7 +270,7 @@ class Alltoall:
         width = _row_bytes(self.array)
         sends = [n * width for n in verdict.splits[rank]]
         request = self.lane.transport.alltoall(_flat(self.array), out, sends, [n * width for n in received])
-        self.lane.complete(request, self.request.key)
+        self.lane.complete(request, self.request.key, "MPI_ALLTOALL")
         return out, received
 
 
@@ -298,9 +302,10 @@ class Reducescatter:
         copies = np.empty((size, rows[rank], *array.shape[1:]), array.dtype)
         sends = [n * width for n in rows]
         request = self.lane.transport.alltoall(_flat(array), copies, sends, [rows[rank] * width] * size)
-        self.lane.complete(request, self.request.key)
+        self.lane.complete(request, self.request.key, "MPI_ALLTOALL")
         kernels = kernels_for(array.dtype)
-        total = copies[0].astype(kernels.accumulator(array.dtype)).reshape(-1)
+        wide = kernels.accumulator(self.how.widened(array.dtype))
+        total = copies[0].astype(wide).reshape(-1)
         for copy in copies[1:]:
             kernels.add("sum", total, copy.reshape(-1))
         out: AnyArray = np.empty_like(copies[0])

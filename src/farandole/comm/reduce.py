@@ -42,7 +42,7 @@ from farandole.comm.transport import AnyArray, Request, Transport
 from farandole.comm.waiting import Subject, nobody, wait_until
 from farandole.observe import timeline
 
-__all__ = ["Layout", "TwoLevel", "communication_track", "fallbacks", "node_cores", "note_fallback"]
+__all__ = ["Layout", "TwoLevel", "communication_track", "fallbacks", "node_cores", "note_fallback", "phase"]
 
 CHUNK_BYTES = 512 * 1024
 # Slices begin at multiples of this many elements, so that vector loads stay aligned.
@@ -109,18 +109,18 @@ def communication_track() -> str:
 _NOT_SHOWN = contextlib.nullcontext()
 
 
-def _phase(name: str) -> contextlib.AbstractContextManager[None]:
-    """Show a phase on the timeline, where there is one."""
-    return _shown(name) if timeline.active() else _NOT_SHOWN
+def phase(name: str, track: str = "") -> contextlib.AbstractContextManager[None]:
+    """Show a phase on the timeline, where there is one: on this thread's track of communication, or another."""
+    return _shown(name, track or communication_track()) if timeline.active() else _NOT_SHOWN
 
 
 @contextlib.contextmanager
-def _shown(name: str) -> Iterator[None]:
+def _shown(name: str, track: str) -> Iterator[None]:
     start_ns = time.monotonic_ns()
     try:
         yield
     finally:
-        timeline.span(communication_track(), name, start_ns, time.monotonic_ns())
+        timeline.span(track, name, start_ns, time.monotonic_ns())
 
 
 def share(count: int, parts: int) -> int:
@@ -247,7 +247,7 @@ class TwoLevel:
     def _on_node(self, exchange: Exchange, work: _Work, shared: bool) -> None:
         if self._at_once(exchange, work, shared):
             return
-        with _phase("WAIT_FOR_DATA"):
+        with phase("WAIT_FOR_DATA"):
             self._await(POSTED, work.slot, work.sequence, work.key)
         if self.on_one_node and not shared and self.table.for_node(work.source.nbytes) == "flat":
             self._flat(exchange, work)
@@ -266,7 +266,10 @@ class TwoLevel:
         if not goes_at_once(source, how) or self.table.for_node(source.nbytes) == "flat":
             return False
         scratch = self._compiled_scratch(source.dtype)
-        with _phase("NODE_REDUCE"):
+        if timeline.active():  # a compiled call does not tell its wait from its work
+            with phase("WAIT_FOR_DATA"):
+                self._await(POSTED, slot, sequence, key)
+        with phase("NODE_REDUCE"):
             marked = reduce_posted(exchange, slot, sequence, result, step, scratch, how)
         if marked == REDUCED:
             self._gather(exchange, slot, sequence, result, bounds(source.size, carriers), key)
@@ -335,7 +338,7 @@ class TwoLevel:
         if self.local_rank < self.layout.carriers:
             start, stop = cuts[self.local_rank], cuts[self.local_rank + 1]
             here, between = self._levels(source.dtype, how)
-            with _phase("NODE_REDUCE"):
+            with phase("NODE_REDUCE"):
                 self._combine(exchange, slot, source, result, start, stop, here)
             if self.cross is not None:
                 self._cross(slot, sequence, result[start:stop], between, key)
@@ -354,7 +357,7 @@ class TwoLevel:
     ) -> None:
         """Read the slices that neighbours have made."""
         self._await(REDUCED, slot, sequence, key)
-        with _phase("NODE_GATHER"):
+        with phase("NODE_GATHER"):
             for local in range(self.layout.carriers):
                 start, stop = cuts[local], cuts[local + 1]
                 if local != self.local_rank and stop > start:
@@ -431,7 +434,7 @@ class TwoLevel:
         cross = self.cross
         assert cross is not None
         algorithm = self.table.for_cross(part.nbytes, cross.size)
-        with _phase("MPI_ALLREDUCE"):
+        with phase("MPI_ALLREDUCE"):
             if self._cross_native(cross, algorithm == "mpi", slot, sequence, part, how, key):
                 return
             if algorithm == "exchange":

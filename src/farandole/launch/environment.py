@@ -39,15 +39,16 @@ ALLOCATOR_VARIABLES = {
 }
 
 
-def rank_environment(threads: int, tune: bool, base: Mapping[str, str]) -> dict[str, str]:
-    """The variables to add to `base` for one rank; what `base` sets already stays as it is."""
+def rank_environment(threads: int, tune: bool, base: Mapping[str, str], *, asked: bool = False) -> dict[str, str]:
+    """The variables to add to `base` for one rank; what it sets already stays, except for threads that were `asked` for."""
     wanted = dict.fromkeys(THREAD_VARIABLES, str(threads))
     wanted["TF_NUM_INTEROP_THREADS"] = str(WAITING_THREADS)
     # Lines of a rank that dies are not lost in its buffer.
     wanted["PYTHONUNBUFFERED"] = "1"
     if tune and not allocator_set_by_user(base):
         wanted |= ALLOCATOR_VARIABLES
-    added = {name: value for name, value in wanted.items() if name not in base}
+    kept = base.keys() - (THREAD_VARIABLES if asked else ())
+    added = {name: value for name, value in wanted.items() if name not in kept}
     return added | {"FARANDOLE_THREADS": str(threads)} | ({} if tune else {"FARANDOLE_TUNE": "0"})
 
 

@@ -103,8 +103,10 @@ class Worker:
     # Starting
 
     def _start(self) -> None:
-        threads = rank_threads(self._orders.threads, self._place.local_size, self._environment)
-        added = rank_environment(threads, self._orders.tune, self._environment) | self._orders.variables
+        asked = self._orders.threads
+        threads = rank_threads(asked, self._place.local_size, self._environment)
+        added = rank_environment(threads, self._orders.tune, self._environment, asked=asked is not None)
+        added |= self._orders.variables
         added |= {LAUNCH_RANK: str(self._place.rank)}
         added |= self._relay.hand_over()
         cores = cores_for(self._orders.bind, self._place.local_rank, self._place.local_size, threads)

@@ -21,6 +21,7 @@ from farandole.comm.collectives import (
     Product,
     Sum,
     allgather_object,
+    barrier,
     broadcast_object,
     join,
 )
@@ -61,8 +62,10 @@ from farandole.torch import checkpoint, elastic
 from farandole.torch import kernels as _kernels
 from farandole.torch.compression import Compression
 from farandole.torch.functions import (
+    average,
     broadcast_optimizer_state,
     broadcast_parameters,
+    check_buffers_match,
     scale_learning_rate,
     shard,
     warmup,
@@ -77,13 +80,10 @@ from farandole.torch.ops import (
     allreduce_async_,
     alltoall,
     alltoall_async,
-    average,
-    barrier,
     broadcast,
     broadcast_,
     broadcast_async,
     broadcast_async_,
-    check_buffers_match,
     gather,
     gather_async,
     grouped_allgather,

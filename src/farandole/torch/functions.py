@@ -1,23 +1,28 @@
-"""Starting all ranks from the same state, and dealing data out to them."""
+"""Starting all ranks from the same state, keeping and checking it, and dealing data out to them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset
 from torch.utils.data.distributed import DistributedSampler
 
+from farandole.comm import collectives
 from farandole.comm.collectives import broadcast_object
 from farandole.comm.process_sets import ProcessSet, global_process_set
 from farandole.errors import SettingsError
 from farandole.optim import scaled_rate, warmup_factor
-from farandole.torch.ops import broadcast_async_, synchronize
+from farandole.torch.ops import allreduce_, broadcast_async_, synchronize
+from farandole.torch.tensors import as_array
 
 __all__ = [
+    "average",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "check_buffers_match",
     "scale_learning_rate",
     "shard",
     "warmup",
@@ -148,3 +153,15 @@ def warmup(
     """A scheduler that raises rates, already scaled by `rule`, from the one-rank rate over `steps` steps."""
     size = process_set.runtime().transport.size
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_factor(step, steps, size, rule))
+
+
+def average(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Average a tensor over the ranks, in place. Collective: every rank of the set calls it."""
+    return allreduce_(tensor, name=name, process_set=process_set)
+
+
+def check_buffers_match(tensors: Sequence[torch.Tensor], process_set: ProcessSet = global_process_set) -> int:
+    """0 when all ranks hold bitwise equal tensors, otherwise how many differ. Collective."""
+    return collectives.check_buffers_match([np.ascontiguousarray(as_array(t)) for t in tensors], process_set)

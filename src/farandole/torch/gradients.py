@@ -26,6 +26,7 @@ from farandole.comm.agreement import making
 from farandole.comm.kernels import Reduction
 from farandole.comm.plan import BUCKET_BYTES, SPARSE, Entry, GradientPlan
 from farandole.comm.process_sets import ProcessSet
+from farandole.comm.reduce import phase
 from farandole.comm.submit import Sum
 from farandole.comm.team import Team, threads_allowed
 from farandole.comm.world import current
@@ -144,6 +145,8 @@ class GradientReducer:
         self._steps = 0
         self.pending = False
         """Whether gradients that come late are on their way."""
+        self._early: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        """Gradients that were reduced before a step, with their versions; only where reducing them again changes them."""
         self._plan = self._open_plan()
         self._register_hooks()
 
@@ -220,6 +223,8 @@ class GradientReducer:
                 f"{self.settings.passes} times before step(). Increase backward_passes_per_step to add gradients "
                 "up locally (or, for a parameter shared by reentrant checkpoints, use use_reentrant=False)."
             )
+        if self._is_early(index, 1):
+            raise self._reduced_twice(slot)
         slot.passes += 1
         if self.late:
             slot.handed = slot.passes == self.settings.passes
@@ -255,7 +260,8 @@ class GradientReducer:
             self._plan.ready(slot.place, _flat(grad))
         else:
             if grad.data_ptr() != slot.view.data_ptr():
-                slot.view.copy_(grad)
+                with phase("MEMCPY_IN_FUSION_BUFFER"):
+                    slot.view.copy_(grad)
             slot.version = grad._version
             self._plan.ready(slot.place, None)
 
@@ -278,10 +284,35 @@ class GradientReducer:
         if self.late:
             self._take_late()
             return
-        for slot in self._slots:
-            if not slot.handed:
-                self._hand_over_missing(slot)
+        missing = [(index, slot) for index, slot in enumerate(self._slots) if not slot.handed]
+        for index, slot in missing:
+            if self._is_early(index, 0):
+                raise self._reduced_twice(slot)
+        for _, slot in missing:
+            self._hand_over_missing(slot)
         self._collect()
+
+    def synchronize_early(self) -> None:
+        """The same before a step, which then finds the gradients reduced. Collective."""
+        self.synchronize()
+        adds_up = self.settings.how.divide == 1 and self.settings.process_set.runtime().transport.size > 1
+        if adds_up and not self.late:
+            grads = [(index, slot.parameter.grad) for index, slot in enumerate(self._slots)]
+            self._early = {index: (weakref.ref(g), g._version) for index, g in grads if g is not None}
+
+    def _is_early(self, index: int, changes: int) -> bool:
+        """Whether a gradient is the reduced one still, after so many changes in place."""
+        if index not in self._early:
+            return False
+        (reduced, version), grad = self._early[index], self._slots[index].parameter.grad
+        return grad is not None and reduced() is grad and grad._version == version + changes
+
+    def _reduced_twice(self, slot: _Slot) -> AssertionError:
+        return AssertionError(
+            f"the gradient of {slot.name} was reduced already, by synchronize() or a look at param_groups, and op=Sum would "
+            "add it up over the ranks once more: call step() or zero_grad() before the next backward(), or set "
+            "backward_passes_per_step to add gradients up locally."
+        )
 
     def _collect(self) -> None:
         """Wait for what was handed over, and leave it in `p.grad`."""
@@ -349,6 +380,7 @@ class GradientReducer:
 
     def stepped(self) -> bool:
         """After a step: hand its gradients over, if they come late; whether to step once more, with them."""
+        self._early = {}
         late = self.late
         self._steps += 1
         if not late:
@@ -427,10 +459,9 @@ class GradientReducer:
             p.grad = target
         elif slot.view.dtype == p.dtype and slot.view.device == p.device:
             p.grad = slot.view
-        elif p.grad is None:
-            p.grad = slot.view.to(p.device, p.dtype)
         else:
-            p.grad.copy_(slot.view)
+            with phase("MEMCPY_OUT_FUSION_BUFFER"):
+                p.grad = slot.view.to(p.device, p.dtype) if p.grad is None else p.grad.copy_(slot.view)
 
     def set_passes(self, passes: int) -> None:
         _check_passes(passes)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from farandole.comm import submit as engine
@@ -29,13 +28,10 @@ __all__ = [
     "allreduce_async_",
     "alltoall",
     "alltoall_async",
-    "average",
-    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "check_buffers_match",
     "gather",
     "gather_async",
     "grouped_allgather",
@@ -334,11 +330,42 @@ def _prepare_gather(tensor: Tensor, root_rank: int, name: str | None, process_se
     return runtime, operation, lambda raw: None if raw[0] is None else _back(raw[0], tensor)
 
 
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        tensor, root_rank, name, process_set, differentiable = args
+        ctx.rows, ctx.root_rank, ctx.process_set, ctx.differentiable = tensor.shape[:1], root_rank, process_set, differentiable
+        result = engine.run(*_prepare_gather(tensor, root_rank, name, process_set))
+        return tensor.new_empty((0, *tensor.shape[1:])) if result is None and differentiable else result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """The root's gradient of the rows this rank contributed."""
+        if not ctx.differentiable:
+            raise RuntimeError(
+                "backward through the result of gather(), which only the root has: the other ranks would get no gradient. "
+                "Call gather(..., differentiable=True), which returns something to call backward on everywhere."
+            )
+        runtime = ctx.process_set.runtime()
+        rows = allgather(torch.tensor(ctx.rows), process_set=ctx.process_set)
+        here = runtime.members[runtime.transport.rank] == ctx.root_rank
+        mine, _ = alltoall(grads[0].contiguous(), rows if here else torch.zeros_like(rows), process_set=ctx.process_set)
+        return mine, None, None, None, None
+
+
 def gather(
-    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    differentiable: bool = False,
 ) -> Tensor | None:
-    """The ranks' tensors concatenated on the root; None elsewhere. Collective: every rank calls it."""
-    result: Tensor | None = engine.run(*_prepare_gather(tensor, root_rank, name, process_set))
+    """The ranks' tensors concatenated on the root; None elsewhere. Collective: every rank calls it.
+
+    With `differentiable` the others get a tensor of no rows, so that every rank of the set can call backward, as it must:
+    each then gets the root's gradient of its rows.
+    """
+    result: Tensor | None = _apply(_Gather, tensor, root_rank, name, process_set, differentiable)
     return result
 
 
@@ -564,26 +591,3 @@ def grouped_reducescatter_async(
     """`grouped_reducescatter` in the background; one handle for all."""
     how = (chosen_op(op, None), process_set, prescale_factor, postscale_factor)
     return engine.submit(*_prepare_reducescatter(tensors, name, *how))
-
-
-# The rest
-
-
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when every rank of the set is here. Collective: every rank of the set calls it."""
-    runtime = process_set.runtime()
-    engine.run(runtime, engine.make_barrier(runtime))
-
-
-def average(
-    tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Tensor:
-    """Average a tensor over the ranks, in place. Collective: every rank of the set calls it."""
-    return allreduce_(tensor, name=name, op=Average, process_set=process_set)
-
-
-def check_buffers_match(tensors: Sequence[Tensor], process_set: ProcessSet = global_process_set) -> int:
-    """0 when all ranks hold bitwise equal tensors, otherwise how many differ. Collective."""
-    from farandole.comm.collectives import check_buffers_match as check
-
-    return check([np.ascontiguousarray(as_array(t)) for t in tensors], process_set)

@@ -41,7 +41,7 @@ class _Distributed(torch.optim.Optimizer):
     def param_groups(self) -> list[dict[str, Any]]:
         reducer = self.__dict__.get("_farandole_reducer")
         if reducer is not None and reducer.in_flight:
-            reducer.synchronize()
+            reducer.synchronize_early()
             self._farandole_synchronized = "implied"
         groups: list[dict[str, Any]] = self.__dict__["param_groups"]
         return groups
@@ -53,7 +53,7 @@ class _Distributed(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Wait until every gradient is reduced, to clip or look at them before step(). Collective."""
         self._farandole_check_parameters()
-        self._farandole_reducer.synchronize()
+        self._farandole_reducer.synchronize_early()
         self._farandole_synchronized = "asked"
 
     @contextlib.contextmanager
