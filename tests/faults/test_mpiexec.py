@@ -196,6 +196,23 @@ def test_a_rank_that_dies_ends_the_job(deaths, case):
     assert code != 0 or (case[2] == "_exit" and (UNHELPED not in case or make() == "openmpi")), said
 
 
+def test_a_rank_says_that_it_leaves_before_it_waits_for_others_to_end_a_timeline(tmp_path):
+    script = """
+        import os, sys, time, numpy as np, farandole as fd
+        from farandole.comm import last_words
+        last_words.MEET_S = 100
+        os.environ["FARANDOLE_NODE"] = str(rank_number())
+        fd.init()
+        fd.barrier()
+        if fd.rank() == 1:
+            sys.exit(0)
+        fd.allreduce(np.ones(3), name="loss")
+    """
+    run = run_ranks(2, script, env={"FARANDOLE_TIMELINE": str(tmp_path / "trace.json")}, timeout=90, expect=None)
+    assert run.returncode != 0 and run.seconds < BUSY_LIMIT_S
+    assert "allreduce.loss: rank 1 has exited and takes part in nothing more" in run.stderr
+
+
 def test_nothing_is_lost_when_a_rank_ends_early_in_good_order():
     script = """
         import time, numpy as np, farandole as fd

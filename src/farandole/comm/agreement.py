@@ -31,6 +31,7 @@ def making(process_set: ProcessSet, name: str, way: str, entries: Sequence[Entry
 
     Plans have communicators, which all ranks must make in one order. Names meet in any order: threads that train a model
     each may begin in another one on every rank. The set's first rank says which ones it has begun before; they come first.
+    What is left of plans that no rank needs any more is given back: a library has some thousand communicators.
     """
     runtime = process_set.runtime()
     plans = runtime.plans
@@ -38,10 +39,11 @@ def making(process_set: ProcessSet, name: str, way: str, entries: Sequence[Entry
         with _lock:
             before = tuple(plans.begun)
             plans.begun.add(name)
-        found = allgather_object((_digest(way, entries), before), name, process_set)
-        first: tuple[str, ...] = found[0][1]
-        wait_until(lambda: plans.ended.issuperset(first), Subject(name, runtime.members))
-        _check_alike([digest for digest, _ in found], process_set, name, way, entries)
+        mine = (_digest(way, entries), before, set(plans.retired))
+        digests, begun, retired = zip(*allgather_object(mine, name, process_set))
+        wait_until(lambda: plans.ended.issuperset(begun[0]), Subject(name, runtime.members))
+        plans.free(set.intersection(*retired))
+        _check_alike(digests, process_set, name, way, entries)
         yield
     finally:
         with _lock:

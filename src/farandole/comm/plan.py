@@ -33,7 +33,7 @@ from farandole.comm.process_sets import SetRuntime
 from farandole.comm.reduce import TwoLevel, communication_track, node_cores, note_fallback
 from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
 from farandole.comm.team import Statistics, Team
-from farandole.comm.transport import AnyArray
+from farandole.comm.transport import AnyArray, Transport
 from farandole.comm.waiting import help_out, note_caller, shown_when_slow
 from farandole.errors import EngineStopped, PlanMismatchError
 from farandole.observe import timeline
@@ -146,6 +146,7 @@ class GradientPlan:
         self.engine = runtime.engine
         self._set = runtime.label
         self._steps_done = runtime.steps_done
+        self._retired = runtime.plans.retired
         self._pieces: list[_Piece] = []
         self._places: list[list[int]] = [[] for _ in entries]
         self._views: list[AnyArray | None] = [None] * len(entries)
@@ -162,8 +163,9 @@ class GradientPlan:
         self._window: ResultWindow | None = None
         self._results: dict[int, AnyArray] = {}
         self._window_changed: dict[int, bool] = {}
-        if not in_place:
-            self._open_window()
+        problem = "" if in_place else self._open_window()
+        for reason in filter(None, self._transport.allgather_object(problem)):
+            note_fallback(reason, speak=self._transport.rank == 0)
         self._load_compiled()
         self._sequence = 0
         self._lock = threading.Lock()
@@ -260,20 +262,19 @@ class GradientPlan:
             self._counting = len(self._pieces)
             self._pieces.append(_Piece([], array=self._present))
 
-    def _open_window(self) -> None:
-        """Results of the largest gradients go to memory the node's ranks share, where there is room for it."""
+    def _open_window(self) -> str:
+        """Results of the largest gradients go to memory the node's ranks share, where there is room for it; why there is none."""
         sizes = {i: entry.elements * _dtype(entry).itemsize for i, entry in enumerate(self.entries)}
         goes, neighbours = self._two_level.table.for_result, self._two_level.node.size
         direct = [
             i for i, view in enumerate(self._views) if view is None and goes(sizes[i], neighbours) == "window"
         ]
         if self._two_level.kind != "direct" or not direct:
-            return
+            return ""
         try:
             self._window = ResultWindow(self._two_level.node, [sizes[i] for i in direct])
         except SharingUnavailable as error:
-            note_fallback(f"no window for results ({error})", speak=self._transport.rank == 0)
-            return
+            return f"no window for results ({error})"
         for position, index in enumerate(direct):
             dtype = _dtype(self.entries[index])
             self._results[index] = self._window.private(position).view(dtype)
@@ -281,6 +282,7 @@ class GradientPlan:
             for place in self._places[index]:
                 piece = self._pieces[place]
                 piece.shared = shared[piece.start : piece.stop]
+        return ""
 
     def _load_compiled(self) -> None:
         """Compile now, if it must be, and not in the first step."""
@@ -421,10 +423,13 @@ class GradientPlan:
         """The step did not happen: the next one takes its number, where messages of this one cannot be taken for its own."""
         with self._lock:
             self._next = len(self._pieces)
-            self._work_done.wait_for(lambda: self._busy == 0, timeout=ABANDON_S)
+            idle = self._work_done.wait_for(lambda: self._busy == 0, timeout=ABANDON_S)
             self._error = None
-        if self._transport.size > 1 and not self._two_level.on_one_node:
-            self._broken = f"step {self._sequence} of {self.label} has failed, and its messages are still between the nodes"
+        failed = f"step {self._sequence} of {self.label} has failed"
+        if not idle:
+            self._broken = f"{failed}, and a thread of its team is still in it"
+        elif self._transport.size > 1 and not self._two_level.on_one_node:
+            self._broken = f"{failed}, and its messages are still between the nodes"
         self._two_level.take_back(self._sequence)
         self._sequence -= 1
         self._begin()
@@ -564,7 +569,12 @@ class GradientPlan:
         }
 
     def retire(self) -> None:
-        """Let the threads end and the window go, on this rank alone."""
+        """Let the threads end and the window go, on this rank alone; the communicators go when every rank has (agreement.py)."""
+        if not self._closed and self._end_threads() and not self._broken and not self.in_step:
+            self._retired[self.label] = self._communicators()
+
+    def _end_threads(self) -> bool:
+        """Whether all have ended."""
         with self._lock:
             self._closed = True
             self._work_came.notify_all()
@@ -573,12 +583,17 @@ class GradientPlan:
                 thread.join(timeout=1.0)
         if self._window is not None:
             self._window.close()
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _communicators(self) -> list[Transport]:
+        found = (self._two_level.node, self._two_level.cross, self._transport)
+        return [one for one in found if one is not None]
 
     def close(self) -> None:
         """Give everything back. Collective: every rank of the set calls it."""
-        self.retire()
-        self._two_level.free()
-        self._transport.free()
+        self._end_threads()
+        for communicator in self._communicators():
+            communicator.free()
 
 
 def _training_track() -> str:

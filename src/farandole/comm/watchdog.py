@@ -211,6 +211,11 @@ class Watchdog:
         self._listen(self._hub)
         return len(self._hub.left) == self._transport.size - 1
 
+    def free(self) -> None:
+        """After everyone_left(), on every rank. Collective."""
+        if not self._thread.is_alive():
+            self._transport.free()
+
     def _post(self, value: object, dest: int, tag: int = _FROM_HUB) -> None:
         self._sent = [request for request in self._sent if not request.test()]
         self._sent.append(self._transport.send_message(pickle.dumps(value), dest, tag))
@@ -331,7 +336,8 @@ class Watchdog:
                 hub.left[rank] = content
             else:
                 hub.reports[rank] = content
-                self._post(("heard", None, ""), rank)
+                if not self._stop.is_set():  # a farewell is the last message
+                    self._post(("heard", None, ""), rank)
         if len(hub.left) > known:
             # What was reported before a rank left may have ended with it.
             hub.reports.clear()
