@@ -196,6 +196,26 @@ def test_a_rank_that_dies_ends_the_job(deaths, case):
     assert code != 0 or (case[2] == "_exit" and (UNHELPED not in case or make() == "openmpi")), said
 
 
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_rank_that_dies_alone_on_its_node_ends_the_job(victim):
+    script = """
+        import os, sys, time, numpy as np, farandole as fd
+        os.environ["FARANDOLE_NODE"] = ["a", "b", "c"][rank_number()]
+        fd.init()
+        assert fd.describe()["unwatched"] == []
+        fd.barrier()
+        if fd.rank() == int(sys.argv[1]):
+            time.sleep(0.5)
+            os._exit(0)
+        while True:
+            fd.allreduce(np.ones(4), name="loss")
+    """
+    options = [LEAVE_THE_OTHERS[make()]]
+    run = run_ranks(3, script, args=[str(victim)], launcher_args=options, timeout=90, expect=None)
+    assert run.seconds < BUSY_LIMIT_S
+    assert f"rank {victim}, on another node, has died" in run.stderr
+
+
 def test_a_rank_says_that_it_leaves_before_it_waits_for_others_to_end_a_timeline(tmp_path):
     script = """
         import os, sys, time, numpy as np, farandole as fd

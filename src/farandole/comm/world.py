@@ -27,6 +27,7 @@ from farandole.comm import mpi, waiting
 from farandole.comm.clocks import compare_clocks
 from farandole.comm.engine import Engine
 from farandole.comm.last_words import LastWords
+from farandole.comm.lifelines import Lifelines, open_lifelines
 from farandole.comm.plan import GradientPlan
 from farandole.comm.process_sets import ProcessSet, Remains, SetRuntime, global_process_set
 from farandole.comm.reduce import Layout, fallbacks, node_cores
@@ -133,9 +134,27 @@ class World:
         waiting.set_spinning(self.local_size <= node_cores(node))
         neighbours = self._neighbours(node)
         node.free()
+        self.lines = self._open_lines()
         self.watchdog = Watchdog(
-            transport.duplicate(), neighbours, self._pending_keys, self._done_keys, StallSettings.from_environment()
+            transport.duplicate(),
+            neighbours,
+            self.lines,
+            self._pending_keys,
+            self._done_keys,
+            StallSettings.from_environment(),
         )
+
+    def _open_lines(self) -> Lifelines:
+        """Lines to ranks of other nodes; the launcher of ours sees every rank's end by itself."""
+        others = [] if "FARANDOLE_JOB_DIR" in os.environ else [ranks[0] for ranks in self.layout.nodes[1:]]
+        lines, unwatched = open_lifelines(self.transport, others) if others else (Lifelines({}), [])
+        self.record["unwatched"] = unwatched
+        if unwatched and self.rank == 0:
+            _say(
+                f"rank {', '.join(map(str, unwatched))} cannot connect to rank 0's node: nobody sees it when the only rank "
+                "of such a node is killed. Let the launcher end the job then, e.g. srun --kill-on-bad-exit=1"
+            )
+        return lines
 
     def _neighbours(self, node: Transport) -> dict[int, int]:
         """Process numbers of the node's other ranks, where they mean the same thing here."""
@@ -508,6 +527,7 @@ def _forget() -> None:
     global _world
     world, _world = _world, None
     if world is not None:
+        world.lines.drop()
         for process_set in world.sets.values():
             process_set.detach()
 
