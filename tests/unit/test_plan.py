@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from farandole.comm.agreement import agree
 from farandole.comm.kernels import Reduction
-from farandole.comm.plan import DIRECT_BYTES, PIECE_BYTES, WIRE_BYTES, Entry, GradientPlan, agree
+from farandole.comm.plan import DIRECT_BYTES, PIECE_BYTES, WIRE_BYTES, Entry, GradientPlan
 from farandole.comm.process_sets import SetRuntime
 from farandole.comm.team import Team
 from farandole.comm.transport import LocalTransport

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -35,10 +34,10 @@ from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
 from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray, Transport
 from farandole.comm.waiting import help_out, note_caller, shown_when_slow
-from farandole.errors import EngineStopped, PlanMismatchError
+from farandole.errors import EngineStopped
 from farandole.observe import timeline
 
-__all__ = ["SPARSE", "Entry", "GradientPlan", "agree", "aligned"]
+__all__ = ["SPARSE", "Entry", "GradientPlan", "aligned"]
 
 # What a rank without a gradient for the plan, but with a sparse one, adds to a gradient's count.
 SPARSE = 1 << 16
@@ -51,7 +50,6 @@ PIECE_BYTES = 32 << 20
 WIRE_BYTES = 4 << 20
 ABANDON_S = 5.0
 CACHE_LINE = 64
-_NUMBER = re.compile(r"_\d+(?=[/_]|$)")
 
 
 class Entry(NamedTuple):
@@ -84,38 +82,6 @@ class _Piece:
     """What is reduced."""
     shared: AnyArray | None = None
     """Where the result goes, in the node's window; None leaves it in `array`."""
-
-
-def agree(of_all: Sequence[Sequence[Entry]], members: Sequence[int]) -> None:
-    """Raise on every rank when the ranks' lists differ, naming the first difference."""
-    for rank, theirs in zip(members, of_all):
-        first = of_all[0]
-        if [_unnumbered(entry) for entry in theirs] == [_unnumbered(entry) for entry in first]:
-            continue
-        if len(theirs) != len(first):
-            raise PlanMismatchError(
-                f"the models differ: rank {members[0]} has {len(first)} parameters, rank {rank} has {len(theirs)}"
-                f"{_extra(first, theirs)}. Build the same model on every rank."
-            )
-        index = next(i for i, (a, b) in enumerate(zip(first, theirs)) if _unnumbered(a) != _unnumbered(b))
-        raise PlanMismatchError(
-            f"the models differ in parameter {index}: rank {members[0]} has {_tell(first[index])}, "
-            f"rank {rank} has {_tell(theirs[index])}. Build the same model on every rank."
-        )
-
-
-def _unnumbered(entry: Entry) -> Entry:
-    """Keras numbers the layers of a process (`dense_3/kernel`): a rank may have built another model before."""
-    return entry._replace(name=_NUMBER.sub("", entry.name)) if "/" in entry.name else entry
-
-
-def _tell(entry: Entry) -> str:
-    return f"{entry.name!r} {entry.dtype} {entry.shape}{' ' + entry.layout if entry.layout else ''}"
-
-
-def _extra(a: Sequence[Entry], b: Sequence[Entry]) -> str:
-    odd = {e.name for e in a} ^ {e.name for e in b}
-    return f" ({sorted(odd)[0]!r} is not on both)" if odd else ""
 
 
 class GradientPlan:
