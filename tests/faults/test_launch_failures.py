@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from ranktest import RanksResult, run_ranks
 from ranktest.job import launch_command
 from ranktest.library import make
 
+LIMIT_S = 10.0
+"""From the failure to the end of the job."""
 SOON_S = 30.0
 """From the start of the job to its end, on a busy machine; ranks that nobody ends wait for a minute, or for ever."""
 
@@ -74,6 +77,52 @@ def test_a_rank_that_raises_is_named_with_its_exception() -> None:
     assert told["head"] == "farandole: rank 1 failed: exit code 1"
     assert told["error"] == "ValueError: batch 7 is empty"
     assert "[1] Traceback" in done.stderr
+
+
+def seconds_after(script: str, code: int) -> tuple[float, RanksResult]:
+    """From what rank 1 notes as `at` to the end of the job."""
+    started = time.time()
+    done = failed(script, "", code)
+    return started + done.seconds - done.by_rank[1]["at"], done
+
+
+def test_a_wrong_shape_ends_the_job_with_who_has_which() -> None:
+    script = """
+    import time
+    import numpy as np
+    import farandole
+    farandole.init()
+    farandole.barrier()
+    result({{"at": time.time()}})
+    farandole.allreduce(np.ones(4 if farandole.rank() == 1 else 3), name="loss")
+    time.sleep(60)
+    """
+    seconds, done = seconds_after(script, 1)
+    told = block(done)
+    assert told["head"] in [f"farandole: rank {rank} failed: exit code 1" for rank in (0, 1)]
+    assert "ranks differ in shape: rank 0 has (3,); rank 1 has (4,)." in told["error"]
+    assert seconds < LIMIT_S
+
+
+def test_a_death_in_a_broadcast_is_named() -> None:
+    script = """
+    import os, threading, time
+    import numpy as np
+    import farandole
+    def die():
+        time.sleep(0.3)
+        result({{"at": time.time()}})
+        os.kill(os.getpid(), 9)
+    farandole.init()
+    weights = np.zeros(10_000_000)
+    farandole.barrier()
+    if farandole.rank() == 1: threading.Thread(target=die, daemon=True).start()
+    while True:
+        farandole.broadcast_(weights, 0, name="weights")
+    """
+    seconds, done = seconds_after(script, 128 + signal.SIGKILL)
+    assert block(done)["head"] == "farandole: rank 1 failed: killed by SIGKILL (signal 9)"
+    assert seconds < LIMIT_S
 
 
 def test_a_rank_that_init_has_numbered_otherwise_is_named_by_its_launcher_s_number() -> None:
@@ -230,3 +279,28 @@ def test_the_timeline_of_a_job_that_crashed_is_merged(tmp_path: Path) -> None:
     events = json.loads(path.read_text())
     assert "ALLREDUCE" in {event.get("name") for event in events}
     assert [left.name for left in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_a_timeline_that_cannot_be_merged_fails_no_job(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    script = f"""
+    import os
+    import farandole
+    farandole.init()
+    farandole.barrier()
+    if farandole.rank() == 0: os.mkdir({str(path)!r})
+    """
+    options = ["--timeline", str(path)]
+    done = run_ranks(2, script, launcher="farandole", launcher_args=options, timeout=90)
+    # Rank 0 says it, and the launcher, which tries again.
+    assert done.stderr.count(f"farandole: timeline {path}: merging 2 parts failed") == 2, done.stderr
+
+
+def test_a_timeline_that_cannot_be_merged_hides_no_failure(tmp_path: Path) -> None:
+    path, output = tmp_path / "trace.json", tmp_path / "output"
+    deed = f"os.mkdir({str(path)!r}); os.kill(os.getpid(), 9)"
+    options = ["--timeline", str(path), "--output-dir", str(output)]
+    done = failed(FARANDOLE, deed, 128 + signal.SIGKILL, options=options)
+    assert block(done)["head"] == "farandole: rank 1 failed: killed by SIGKILL (signal 9)"
+    assert f"farandole: timeline {path}: merging 2 parts failed" in done.stderr
+    assert json.loads((output / "run.json").read_text())["failed_rank"] == 1

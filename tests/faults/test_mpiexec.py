@@ -174,7 +174,7 @@ def failure(*case):
 def deaths(request):
     """What came of every case that was selected. They mostly wait: a few at a time."""
     mine = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    cases = [item.callspec.params["case"] for item in mine]
+    cases = [item.callspec.params["case"] for item in mine if "case" in item.callspec.params]
     with ThreadPoolExecutor(3) as pool:
         return dict(zip(cases, pool.map(lambda case: failure(*case), cases)))
 
@@ -194,6 +194,43 @@ def test_a_rank_that_dies_ends_the_job(deaths, case):
     # A rank that leaves with os._exit(0) is nothing to mpiexec, which ends the others and reports success; Open MPI's, told to
     # leave the others, now and then does so even where they have aborted.
     assert code != 0 or (case[2] == "_exit" and (UNHELPED not in case or make() == "openmpi")), said
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_rank_that_dies_alone_on_its_node_ends_the_job(victim):
+    script = """
+        import os, sys, time, numpy as np, farandole as fd
+        os.environ["FARANDOLE_NODE"] = ["a", "b", "c"][rank_number()]
+        fd.init()
+        assert fd.describe()["unwatched"] == []
+        fd.barrier()
+        if fd.rank() == int(sys.argv[1]):
+            time.sleep(0.5)
+            os._exit(0)
+        while True:
+            fd.allreduce(np.ones(4), name="loss")
+    """
+    options = [LEAVE_THE_OTHERS[make()]]
+    run = run_ranks(3, script, args=[str(victim)], launcher_args=options, timeout=90, expect=None)
+    assert run.seconds < BUSY_LIMIT_S
+    assert f"rank {victim}, on another node, has died" in run.stderr
+
+
+def test_a_rank_says_that_it_leaves_before_it_waits_for_others_to_end_a_timeline(tmp_path):
+    script = """
+        import os, sys, time, numpy as np, farandole as fd
+        from farandole.comm import last_words
+        last_words.MEET_S = 100
+        os.environ["FARANDOLE_NODE"] = str(rank_number())
+        fd.init()
+        fd.barrier()
+        if fd.rank() == 1:
+            sys.exit(0)
+        fd.allreduce(np.ones(3), name="loss")
+    """
+    run = run_ranks(2, script, env={"FARANDOLE_TIMELINE": str(tmp_path / "trace.json")}, timeout=90, expect=None)
+    assert run.returncode != 0 and run.seconds < BUSY_LIMIT_S
+    assert "allreduce.loss: rank 1 has exited and takes part in nothing more" in run.stderr
 
 
 def test_nothing_is_lost_when_a_rank_ends_early_in_good_order():

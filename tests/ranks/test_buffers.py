@@ -112,3 +112,17 @@ def test_training_goes_on_after_an_end_where_mpi_reduces_between_nodes():
 
     env = {"FARANDOLE_CROSS_ALGORITHMS": "*=mpi", "PYTHONPATH": str(Path(__file__).parent)}
     assert run_ranks(2, ON_NODES, env=env).results == [6, 6]
+
+
+@rank_test(n=3, timeout=90)
+def test_plans_can_be_made_and_dropped_all_day(hvd):
+    from mpi4py import MPI
+
+    # The library has about 2000 communicators, and every plan takes a few: leave it some hundred.
+    taken = [MPI.COMM_SELF.Dup() for _ in range(1850)]
+    for number in range(90):
+        reducer = reducer_of(hvd, in_place=True)
+        step(hvd, reducer, number=number, in_place=True)
+        del reducer
+    for comm in taken:
+        comm.Free()

@@ -176,6 +176,26 @@ def test_sets_can_be_made_and_removed_all_day(fd):
 
 
 @rank_test(n=3)
+def test_ranks_that_remove_different_sets_are_told(fd):
+    first, second = fd.add_process_set([0, 1]), fd.add_process_set([1, 2])
+    one, other = first.process_set_id, second.process_set_id
+    told = rf"\[rank {fd.rank()}/3\] remove_process_set: .*different sets, by rank: \[{one}, {one}, {other}\]"
+    with pytest.raises(RuntimeError, match=told):
+        fd.remove_process_set(second if fd.rank() == 2 else first)
+    assert fd.remove_process_set(first) and fd.remove_process_set(second)
+    assert fd.allreduce(np.ones(1), op=fd.Sum).tolist() == [3]
+
+
+@rank_test(n=3)
+def test_errors_in_a_set_count_ranks_as_the_world_does(fd):
+    outer = fd.add_process_set([0, 2])
+    if outer.included():
+        with pytest.raises(RuntimeError, match=rf"\[rank {fd.rank()}/3\] allreduce\.x: ranks differ in shape"):
+            fd.allreduce(np.ones(1 + fd.rank()), name="x", process_set=outer)
+    assert fd.remove_process_set(outer)
+
+
+@rank_test(n=3)
 def test_a_set_from_an_mpi4py_communicator(fd):
     from mpi4py import MPI
 

@@ -156,9 +156,9 @@ def test_a_team_with_fewer_threads_trains_the_same_weights(ranks):
     expected = [found["bits"] for found in runs["multiple"][0][1]]
     for level, left in TEAM_THREADS.items():
         less = f"MPI gives thread level {level}, not multiple: teams get {left} threads instead of 2"
-        for given, found in runs[level]:
+        for rank, (given, found) in enumerate(runs[level]):
             assert given == level
             assert [run["bits"] for run in found] == expected
             assert [run["threads"] for run in found] == [[left, left]] * 2
             assert [run["running"] for run in found] == [2 * left] * 2
-            assert [run["said"] for run in found] == [[less] if left < 2 else [], []]
+            assert [run["said"] for run in found] == [[less] if left < 2 and rank == 0 else [], []]

@@ -106,9 +106,9 @@ def test_what_others_record_after_rank_0_has_ended_is_not_lost(tmp_path):
     path = tmp_path / "trace.json"
     script = """
         import time, farandole as fd
-        from farandole.comm import world
+        from farandole.comm import last_words
         from farandole.observe import timeline
-        world.MEET_S = 0.2
+        last_words.MEET_S = 0.2
         fd.init()
         if fd.rank() == 1:
             time.sleep(1.5)
@@ -121,4 +121,24 @@ def test_what_others_record_after_rank_0_has_ended_is_not_lost(tmp_path):
     assert "LATE" not in names_by_rank(path)[1]
     merge_parts(path)
     assert "LATE" in names_by_rank(path)[1]
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+def test_ranks_of_two_nodes_may_stop_at_different_times(tmp_path):
+    path = tmp_path / "trace.json"
+    script = """
+        import os, time, numpy as np, farandole as fd
+        from farandole.comm import last_words
+        last_words.MEET_S = 0.5
+        os.environ["FARANDOLE_NODE"] = str(rank_number())
+        fd.init()
+        fd.allreduce(np.ones(3))
+        if fd.rank() == 0:
+            time.sleep(1.5)
+        fd.stop_timeline()
+        result(fd.allreduce(np.ones(3), op=fd.Sum)[0])
+    """
+    run = run_ranks(2, script, env={"FARANDOLE_TIMELINE": str(path)}, timeout=60)
+    assert run.results == [2, 2]
+    assert all("ALLREDUCE" in names for names in names_by_rank(path))
     assert [found.name for found in tmp_path.iterdir()] == [path.name]

@@ -85,6 +85,23 @@ def test_a_rank_that_shuts_down_is_named_to_those_who_wait(fd):
 
 
 @rank_test(n=3)
+def test_init_and_shutdown_can_go_on_all_day(fd):
+    from mpi4py import MPI
+
+    # The library has about 2000 communicators, and every world takes a few: leave it some hundred.
+    taken = [MPI.COMM_SELF.Dup() for _ in range(1850)]
+    for number in range(60):
+        assert fd.allreduce(np.ones(100_000), op=fd.Sum)[0] == 3
+        pending = fd.allreduce_async(np.ones(1), name="never") if fd.rank() == number % 3 else None
+        fd.shutdown()
+        fd.init(process_sets=[[0, 1]])
+        del pending
+    for comm in taken:
+        comm.Free()
+    fd.remove_process_set(fd.get_process_set(1))
+
+
+@rank_test(n=3)
 def test_init_registers_process_sets(fd):
     fd.shutdown()
     odd, even = fd.ProcessSet([1]), fd.ProcessSet([0, 2])
@@ -299,3 +316,20 @@ def test_ranks_leave_no_files_and_may_end_at_different_times(tmp_path: Path):
     """
     run_ranks(3, script, cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slower_way_on_another_node_is_told_by_rank_0():
+    script = """
+        import os, warnings, numpy as np, farandole as fd
+        if rank_number() > 0:
+            os.environ["FARANDOLE_NODE_EXCHANGE"] = "none"
+        os.environ["FARANDOLE_NODE"] = "a" if rank_number() == 0 else "b"
+        fd.init()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            fd.allreduce(np.ones(200_000))
+        result([fd.describe()["fallbacks"], len(said)])
+    """
+    found = run_ranks(3, script, timeout=60).results
+    assert [fallbacks for fallbacks, _ in found] == [["FARANDOLE_NODE_EXCHANGE=none"]] * 3
+    assert [count for _, count in found] == [1, 0, 0]

@@ -61,6 +61,22 @@ ONE_RANK_FAILS = """
     while True:
         fd.allreduce(np.ones(100_000))
 """
+ONE_NODE_DIES = """
+    import os, signal, sys
+    import numpy as np
+    import farandole as fd
+
+    fd.init()
+    fd.allreduce(np.ones(3))
+    if fd.rank() == {victim}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            fd.allreduce(np.ones(100_000), name="loss")
+    except RuntimeError as error:
+        result(str(error))  # srun may end before it has shown what the ranks print
+        raise
+"""
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 RAISED = "raise ValueError('a bad batch')"
 SOON_S = 30.0
@@ -125,6 +141,14 @@ def test_a_rank_that_fails_ends_the_ranks_of_both_nodes(
     run = slurm.srun(ranks, ONE_RANK_FAILS.format(how=how), timeout=90, expect=None)
     assert run.returncode != 0 and run.seconds < SOON_S
     assert not [words for words in said if words not in run.stderr], run.stderr
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_that_was_alone_on_its_node_ends_the_other_node(slurm: Cluster, victim: int) -> None:
+    run = slurm.srun(2, ONE_NODE_DIES.format(victim=victim), timeout=90, expect=None)
+    assert run.returncode != 0 and run.seconds < SOON_S
+    other = 1 - victim
+    assert run.by_rank[other] == f"[rank {other}/2] allreduce.loss: rank {victim}, on another node, has died"
 
 
 def test_with_kill_on_bad_exit_a_node_s_only_rank_ends_the_other_node(slurm: Cluster) -> None:

@@ -8,7 +8,7 @@ import pytest
 from farandole.comm import engine as engine_module
 from farandole.comm.engine import Engine
 from farandole.comm.negotiate import Request, Verdict, letters_from, message_of, verdicts_from
-from farandole.errors import MismatchError
+from farandole.errors import MismatchError, RankFailedError
 
 KEY = "allreduce.x"
 SENT = SimpleNamespace(test=lambda: True)
@@ -36,7 +36,7 @@ class Line:
 
 def engine_on(line):
     crossed = []
-    made = Engine(line, (0, 1), lambda batch: [op.run(verdict) for op, verdict in batch], "", crossed.append, lambda _: None)
+    made = Engine(line, (0, 1), lambda batch: [op.run(verdict) for op, verdict in batch], "", crossed.append, lambda _: None, 2)
     return made, crossed
 
 
@@ -109,3 +109,19 @@ def test_the_coordinator_pairs_nothing_with_a_request_that_was_taken_back():
     assert answers == [Verdict(KEY, forgotten=(1, 7))]
     line.inbox.append((1, message_of([(engine_module._ANNOUNCE, Request(KEY, "allreduce", ()))])))
     assert engine.wait(mine) == "sum"
+
+
+def test_where_the_coordinator_has_left_the_thread_ends_and_a_farewell_is_sent():
+    said = []
+    line = Line(1, lambda line, letters: said.extend(what for what, _ in letters))
+    line.any_thread = True
+    engine, _ = engine_on(line)
+    handle = engine.submit(operation("sum"), background=True)
+    line.answer(Verdict("", "rank 0 has exited", left=True))
+    with pytest.raises(RankFailedError, match="rank 0 has exited and takes part in nothing more"):
+        engine.wait(handle)
+    engine._thread.join(timeout=10)
+    assert not engine._thread.is_alive()
+    engine.close("has exited")
+    assert said[-1] == engine_module._LEAVE
+    assert engine.everyone_left() and engine.settled()

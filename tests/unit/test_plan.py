@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from farandole.comm.agreement import agree
 from farandole.comm.kernels import Reduction
-from farandole.comm.plan import DIRECT_BYTES, PIECE_BYTES, WIRE_BYTES, Entry, GradientPlan, agree
+from farandole.comm.plan import DIRECT_BYTES, PIECE_BYTES, WIRE_BYTES, Entry, GradientPlan
 from farandole.comm.process_sets import SetRuntime
 from farandole.comm.team import Team
 from farandole.comm.transport import LocalTransport
-from farandole.errors import PlanMismatchError
+from farandole.errors import EngineStopped, PlanMismatchError
 
 ENTRIES = [Entry("head.bias", "float32", (10,)), Entry("head.weight", "float32", (10, 4))]
 
@@ -48,7 +49,7 @@ def make():
     plans = []
 
     def plan(*entries, nodes=1, **options):
-        runtime = SetRuntime(LocalTransport(), (0,), "", 1 << 26, nodes)
+        runtime = SetRuntime(LocalTransport(), (0,), "", 1 << 26, nodes, 1)
         given = {"how": Reduction("sum"), "staged": False, "team": Team(threads=0), **options}
         plans.append(GradientPlan(runtime, "SGD.1", entries, **given))
         return plans[-1]
@@ -127,3 +128,15 @@ def test_a_step_says_on_how_many_ranks_each_gradient_exists(make):
         assert plan.buffer(0).tolist() == [3] * 4
         assert (large == 4).all()
     assert plan.statistics.steps == 3
+
+
+def test_no_step_follows_one_that_a_thread_is_still_in(make, monkeypatch):
+    monkeypatch.setattr("farandole.comm.plan.ABANDON_S", 0.01)
+    plan = make(Entry("w", "float32", (3,)))
+    plan.ready(0, None)
+    monkeypatch.setattr(plan, "_join", lambda count: (_ for _ in ()).throw(KeyboardInterrupt))
+    plan._busy += 1  # a thread of the team that does not come back
+    with pytest.raises(KeyboardInterrupt):
+        plan.finish()
+    with pytest.raises(EngineStopped, match=r"step 1 of SGD\.1 has failed, and a thread of its team is still in it"):
+        plan.ready(0, None)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from farandole.comm.lifelines import Lifelines
 from farandole.comm.waiting import Subject, blocked
 from farandole.comm.watchdog import (
     CROSSED_S,
@@ -126,7 +127,7 @@ def waiting():
 
 def test_waits_without_rank_0_go_on_when_it_ends(waiting):
     errors = waiting(Subject("allreduce.loss", (0, 1, 2, 3)), Subject("set 1: allreduce.loss", (1, 2)))
-    dog = Watchdog(Silence(), {}, list, list, StallSettings())
+    dog = Watchdog(Silence(), {}, Lifelines({}), list, list, StallSettings())
     dog._obey("left", None, Farewell("has exited", report()))
     dog._talk(dog._report())
     assert errors() == ["RankFailedError", None]
@@ -136,8 +137,8 @@ def test_only_waits_for_a_neighbour_that_died_end_with_it(waiting):
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     errors = waiting(Subject("set 1: barrier.1", (1, 2)), Subject("set 2: barrier.1", (1, 3)))
-    dog = Watchdog(Silence(), {3: child.pid}, list, list, StallSettings())
-    dog._look_at_neighbours(dog._report())
+    dog = Watchdog(Silence(), {3: child.pid}, Lifelines({}), list, list, StallSettings())
+    dog._look_for_deaths(dog._report())
     assert errors() == [None, "RankFailedError"]
 
 

@@ -8,6 +8,7 @@ shortest round trip counts. The ranks of a node read the same clock.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,11 +17,11 @@ from farandole.comm.transport import Request, Transport
 from farandole.comm.waiting import Subject, wait_until
 from farandole.observe.clock import Clock
 
-__all__ = ["compare_clocks"]
+__all__ = ["ROUNDS", "compare_clocks", "shortest"]
 
-_ROUNDS = 40
+ROUNDS = 40
 _TAG = 0
-_HOW = f"the shortest of {_ROUNDS} round trips to rank 0's host"
+_HOW = f"the shortest of {ROUNDS} round trips to rank 0's host"
 
 
 def compare_clocks(transport: Transport, layout: Layout) -> Clock:
@@ -41,7 +42,7 @@ def compare_clocks(transport: Transport, layout: Layout) -> Clock:
 
 def _answer(transport: Transport, rank: int) -> None:
     question, now_ns = np.empty(1, np.int64), np.empty(1, np.int64)
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         _wait(transport.receive(question, rank, _TAG), rank)
         now_ns[0] = time.monotonic_ns()
         _wait(transport.send(now_ns, rank, _TAG), rank)
@@ -50,13 +51,18 @@ def _answer(transport: Transport, rank: int) -> None:
 def _ask(transport: Transport) -> Clock:
     question, theirs_ns = np.zeros(1, np.int64), np.empty(1, np.int64)
     trips: list[tuple[int, int]] = []  # (round trip, offset)
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         answer = transport.receive(theirs_ns, 0, _TAG)
         began_ns = time.monotonic_ns()
         _wait(transport.send(question, 0, _TAG), transport.rank)
         _wait(answer, transport.rank)
         ended_ns = time.monotonic_ns()
         trips.append((ended_ns - began_ns, int(theirs_ns[0]) - (began_ns + ended_ns) // 2))
+    return shortest(trips)
+
+
+def shortest(trips: Sequence[tuple[int, int]]) -> Clock:
+    """The clock by the best of (round trip, offset)."""
     round_trip_ns, offset_ns = min(trips)
     return Clock(offset_ns=offset_ns, residual_ns=round_trip_ns // 2, how=_HOW)
 

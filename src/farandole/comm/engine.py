@@ -54,6 +54,8 @@ GATHER_S = 1e-3
 # How long a rank that gives an operation up asks whether it is under way already: the coordinator may be elsewhere.
 FORGET_S = 0.5
 
+END_S = 1.0
+
 _TO_COORDINATOR, _FROM_COORDINATOR = 1, 2
 _ANNOUNCE, _WITHDRAW, _FORGET, _LEAVE = range(4)
 
@@ -107,6 +109,7 @@ class Engine:
         label: str,
         crossed: Callable[[str], None],
         stand_in: Callable[[Request], Operation],
+        world_size: int,
     ) -> None:
         """`run_batch` carries out operations whose verdicts came together (it may fuse them).
 
@@ -116,6 +119,7 @@ class Engine:
         self._transport = transport
         self._members = members
         self._label = label
+        self._prefix = f"[rank {members[transport.rank]}/{world_size}] "
         self._run_batch = run_batch
         self._crossed = crossed
         self._stand_in = stand_in
@@ -135,6 +139,8 @@ class Engine:
         self._sent: list[Sent] = []
         self._closed: str | None = None
         self._closed_by: type[FarandoleError] = EngineStopped
+        self._leaving = False
+        self._whole = True  # whether every operation that was begun was carried out
         self._asynchronous = 0
         self._last_word = False
         self._announced = 0.0
@@ -204,9 +210,11 @@ class Engine:
     def close(self, reason: str) -> None:
         """Take part in nothing more, and tell the others why."""
         with self._lock:
-            if self._closed is not None:
+            if self._leaving:
                 return
-            self._closed = f"farandole is shut down on this rank, which {reason}"
+            self._leaving = True
+            if self._closed is None:
+                self._closed = f"farandole is shut down on this rank, which {reason}"
             self._outbox.append((_LEAVE, reason))
             pending = list(self._pending.values())
             self._wake.notify()
@@ -220,6 +228,7 @@ class Engine:
             if self._closed is not None:
                 return
             self._closed = f"every rank {reason}"
+            self._leaving = True
             self._wake.notify()
         subject = Subject(f"{self._label}closing", self._members)
         if self._coordinator is not None:
@@ -235,8 +244,15 @@ class Engine:
     def everyone_left(self) -> bool:
         """After close(): whether the others' farewells have come."""
         self.advance()
-        gone = self._coordinator is not None and self._coordinator.gone() == self._transport.size
-        return gone or self._last_word
+        if self._coordinator is not None:
+            return self._coordinator.gone() == self._transport.size
+        return self._last_word and not self._outbox and not self._sent
+
+    def settled(self) -> bool:
+        """After everyone_left(): whether nobody uses the transport any more, and no data can still come."""
+        if self._thread is not None:
+            self._thread.join(timeout=END_S)
+        return self._whole and (self._thread is None or not self._thread.is_alive())
 
     def _advanced(self, done: bool) -> bool:
         self.advance()
@@ -349,7 +365,7 @@ class Engine:
                     self._verdicts.append(Verdict("", f"rank {self._members[rank]} {content}", left=True))
 
     def _give_verdicts(self) -> None:
-        if self._verdicts:
+        if self._verdicts and not self._last_word:  # nobody listens for more than that
             message = message_of(self._verdicts)
             for peer in range(1, self._transport.size):
                 self._post(message, peer, _FROM_COORDINATOR)
@@ -376,7 +392,7 @@ class Engine:
                 continue
             elif verdict.error is not None:
                 kind = RankFailedError if verdict.left else MismatchError
-                self._end(handle, error=kind(self._prefix() + verdict.error))
+                self._end(handle, error=kind(self._prefix + verdict.error))
             else:
                 batch.append((handle, verdict))
         if batch:
@@ -394,6 +410,7 @@ class Engine:
         try:
             values = self._run_batch([(handle.operation, verdict) for handle, verdict in batch])
         except BaseException as error:
+            self._whole = False
             for handle, _ in batch:
                 self._end(handle, error=error)
             if isinstance(error, StalledError):
@@ -462,9 +479,11 @@ class Engine:
 
     def _coordinator_left(self, verdict: Verdict) -> None:
         self._last_word = True
-        if self._closed is None:
-            self._closed = f"{verdict.error} and takes part in nothing more"
-            self._closed_by = RankFailedError
+        with self._lock:
+            if self._closed is None:
+                self._closed = f"{verdict.error} and takes part in nothing more"
+                self._closed_by = RankFailedError
+            self._wake.notify()
         for handle in list(self._pending.values()):
             self._end(handle, error=self._closed_error(handle.key))
 
@@ -474,7 +493,7 @@ class Engine:
             self.on_join()
 
     def _closed_error(self, key: str) -> FarandoleError:
-        return self._closed_by(f"{self._prefix()}{key}: {self._closed}")
+        return self._closed_by(f"{self._prefix}{key}: {self._closed}")
 
     def _subject(self, handle: Handle) -> Subject:
         return Subject(self._label + handle.key, self._members, lambda: self._missing(handle))
@@ -483,7 +502,3 @@ class Engine:
         if handle.moving:
             return nobody()
         return None if self._coordinator is None else self._coordinator.missing(handle.key) or None
-
-    def _prefix(self) -> str:
-        rank = self._members[self._transport.rank]
-        return f"[rank {rank}/{len(self._members)}] "

@@ -115,7 +115,7 @@ class Lane:
         """
         return dtype.kind in "iu" or (self.transport.size <= 2 and combine in ("sum", "product"))
 
-    def free(self) -> None:
-        if self._two_level is not None:
-            self._two_level.free()
-        self.transport.free()
+    def communicators(self) -> list[Transport]:
+        """Its own, in the same order on every rank."""
+        made = [] if self._two_level is None else [self._two_level.node, self._two_level.cross]
+        return [one for one in (*made, self.transport) if one is not None]

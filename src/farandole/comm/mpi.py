@@ -205,6 +205,7 @@ class MpiTransport:
         self.any_thread: bool = mpi.Query_thread() >= mpi.THREAD_SERIALIZED
         self.at_once: bool = mpi.Query_thread() >= mpi.THREAD_MULTIPLE
         self._members = tuple(range(self.size) if members is None else members)
+        self._kept = False
         self._operations = {"sum": mpi.SUM, "min": mpi.MIN, "max": mpi.MAX, "product": mpi.PROD}
 
     # Groups
@@ -243,9 +244,12 @@ class MpiTransport:
             node.Free()
             return MpiTransport(self._mpi, comm, comm.allgather(self._members[self.rank]))
 
+    def keep(self) -> None:
+        self._kept = True
+
     def free(self) -> None:
         with self._guard:
-            if self._comm != self._mpi.COMM_NULL and not self._mpi.Is_finalized():
+            if not self._kept and self._comm != self._mpi.COMM_NULL and not self._mpi.Is_finalized():
                 self._comm.Free()
 
     # Point to point
@@ -282,7 +286,11 @@ class MpiTransport:
     # Collectives
 
     def _wait(self, request: Request, what: str) -> None:
-        wait_until(request.test, Subject(what, self._members))
+        try:
+            wait_until(request.test, Subject(what, self._members))
+        except BaseException:
+            self.keep()
+            raise
 
     def allgather_object(self, value: Any) -> list[Any]:
         data = np.frombuffer(pickle.dumps(value), np.uint8)

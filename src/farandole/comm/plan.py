@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -33,12 +32,12 @@ from farandole.comm.process_sets import SetRuntime
 from farandole.comm.reduce import TwoLevel, communication_track, node_cores, note_fallback
 from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
 from farandole.comm.team import Statistics, Team
-from farandole.comm.transport import AnyArray
+from farandole.comm.transport import AnyArray, Transport
 from farandole.comm.waiting import help_out, note_caller, shown_when_slow
-from farandole.errors import EngineStopped, PlanMismatchError
+from farandole.errors import EngineStopped
 from farandole.observe import timeline
 
-__all__ = ["SPARSE", "Entry", "GradientPlan", "agree", "aligned"]
+__all__ = ["SPARSE", "Entry", "GradientPlan", "aligned"]
 
 # What a rank without a gradient for the plan, but with a sparse one, adds to a gradient's count.
 SPARSE = 1 << 16
@@ -51,7 +50,6 @@ PIECE_BYTES = 32 << 20
 WIRE_BYTES = 4 << 20
 ABANDON_S = 5.0
 CACHE_LINE = 64
-_NUMBER = re.compile(r"_\d+(?=[/_]|$)")
 
 
 class Entry(NamedTuple):
@@ -86,38 +84,6 @@ class _Piece:
     """Where the result goes, in the node's window; None leaves it in `array`."""
 
 
-def agree(of_all: Sequence[Sequence[Entry]], members: Sequence[int]) -> None:
-    """Raise on every rank when the ranks' lists differ, naming the first difference."""
-    for rank, theirs in zip(members, of_all):
-        first = of_all[0]
-        if [_unnumbered(entry) for entry in theirs] == [_unnumbered(entry) for entry in first]:
-            continue
-        if len(theirs) != len(first):
-            raise PlanMismatchError(
-                f"the models differ: rank {members[0]} has {len(first)} parameters, rank {rank} has {len(theirs)}"
-                f"{_extra(first, theirs)}. Build the same model on every rank."
-            )
-        index = next(i for i, (a, b) in enumerate(zip(first, theirs)) if _unnumbered(a) != _unnumbered(b))
-        raise PlanMismatchError(
-            f"the models differ in parameter {index}: rank {members[0]} has {_tell(first[index])}, "
-            f"rank {rank} has {_tell(theirs[index])}. Build the same model on every rank."
-        )
-
-
-def _unnumbered(entry: Entry) -> Entry:
-    """Keras numbers the layers of a process (`dense_3/kernel`): a rank may have built another model before."""
-    return entry._replace(name=_NUMBER.sub("", entry.name)) if "/" in entry.name else entry
-
-
-def _tell(entry: Entry) -> str:
-    return f"{entry.name!r} {entry.dtype} {entry.shape}{' ' + entry.layout if entry.layout else ''}"
-
-
-def _extra(a: Sequence[Entry], b: Sequence[Entry]) -> str:
-    odd = {e.name for e in a} ^ {e.name for e in b}
-    return f" ({sorted(odd)[0]!r} is not on both)" if odd else ""
-
-
 class GradientPlan:
     """The gradients of one optimizer. Collective to make: every rank of the set makes it."""
 
@@ -146,6 +112,7 @@ class GradientPlan:
         self.engine = runtime.engine
         self._set = runtime.label
         self._steps_done = runtime.steps_done
+        self._retired = runtime.plans.retired
         self._pieces: list[_Piece] = []
         self._places: list[list[int]] = [[] for _ in entries]
         self._views: list[AnyArray | None] = [None] * len(entries)
@@ -162,8 +129,9 @@ class GradientPlan:
         self._window: ResultWindow | None = None
         self._results: dict[int, AnyArray] = {}
         self._window_changed: dict[int, bool] = {}
-        if not in_place:
-            self._open_window()
+        problem = "" if in_place else self._open_window()
+        for reason in filter(None, self._transport.allgather_object(problem)):
+            note_fallback(reason, speak=self._transport.rank == 0)
         self._load_compiled()
         self._sequence = 0
         self._lock = threading.Lock()
@@ -260,20 +228,19 @@ class GradientPlan:
             self._counting = len(self._pieces)
             self._pieces.append(_Piece([], array=self._present))
 
-    def _open_window(self) -> None:
-        """Results of the largest gradients go to memory the node's ranks share, where there is room for it."""
+    def _open_window(self) -> str:
+        """Results of the largest gradients go to memory the node's ranks share, where there is room for it; why there is none."""
         sizes = {i: entry.elements * _dtype(entry).itemsize for i, entry in enumerate(self.entries)}
         goes, neighbours = self._two_level.table.for_result, self._two_level.node.size
         direct = [
             i for i, view in enumerate(self._views) if view is None and goes(sizes[i], neighbours) == "window"
         ]
         if self._two_level.kind != "direct" or not direct:
-            return
+            return ""
         try:
             self._window = ResultWindow(self._two_level.node, [sizes[i] for i in direct])
         except SharingUnavailable as error:
-            note_fallback(f"no window for results ({error})", speak=self._transport.rank == 0)
-            return
+            return f"no window for results ({error})"
         for position, index in enumerate(direct):
             dtype = _dtype(self.entries[index])
             self._results[index] = self._window.private(position).view(dtype)
@@ -281,6 +248,7 @@ class GradientPlan:
             for place in self._places[index]:
                 piece = self._pieces[place]
                 piece.shared = shared[piece.start : piece.stop]
+        return ""
 
     def _load_compiled(self) -> None:
         """Compile now, if it must be, and not in the first step."""
@@ -421,10 +389,13 @@ class GradientPlan:
         """The step did not happen: the next one takes its number, where messages of this one cannot be taken for its own."""
         with self._lock:
             self._next = len(self._pieces)
-            self._work_done.wait_for(lambda: self._busy == 0, timeout=ABANDON_S)
+            idle = self._work_done.wait_for(lambda: self._busy == 0, timeout=ABANDON_S)
             self._error = None
-        if self._transport.size > 1 and not self._two_level.on_one_node:
-            self._broken = f"step {self._sequence} of {self.label} has failed, and its messages are still between the nodes"
+        failed = f"step {self._sequence} of {self.label} has failed"
+        if not idle:
+            self._broken = f"{failed}, and a thread of its team is still in it"
+        elif self._transport.size > 1 and not self._two_level.on_one_node:
+            self._broken = f"{failed}, and its messages are still between the nodes"
         self._two_level.take_back(self._sequence)
         self._sequence -= 1
         self._begin()
@@ -564,7 +535,12 @@ class GradientPlan:
         }
 
     def retire(self) -> None:
-        """Let the threads end and the window go, on this rank alone."""
+        """Let the threads end and the window go, on this rank alone; the communicators go when every rank has (agreement.py)."""
+        if not self._closed and self._end_threads() and not self._broken and not self.in_step:
+            self._retired[self.label] = self._communicators()
+
+    def _end_threads(self) -> bool:
+        """Whether all have ended."""
         with self._lock:
             self._closed = True
             self._work_came.notify_all()
@@ -573,12 +549,17 @@ class GradientPlan:
                 thread.join(timeout=1.0)
         if self._window is not None:
             self._window.close()
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _communicators(self) -> list[Transport]:
+        found = (self._two_level.node, self._two_level.cross, self._transport)
+        return [one for one in found if one is not None]
 
     def close(self) -> None:
         """Give everything back. Collective: every rank of the set calls it."""
-        self.retire()
-        self._two_level.free()
-        self._transport.free()
+        self._end_threads()
+        for communicator in self._communicators():
+            communicator.free()
 
 
 def _training_track() -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from farandole.comm.engine import Engine
 from farandole.comm.join import StandIns
@@ -15,7 +16,7 @@ from farandole.comm.operations import run_batch
 from farandole.comm.transport import Transport
 from farandole.errors import NotInitializedError, SettingsError
 
-__all__ = ["MakingPlans", "ProcessSet", "SetRuntime", "global_process_set"]
+__all__ = ["MakingPlans", "ProcessSet", "Remains", "SetRuntime", "global_process_set"]
 
 
 @dataclass(slots=True)
@@ -24,13 +25,41 @@ class MakingPlans:
 
     begun: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
+    retired: dict[str, list[Transport]] = field(default_factory=dict)
+    """By label, the communicators of plans that this rank needs no more."""
+
+    def free(self, labels: Iterable[str]) -> None:
+        """Give back what all ranks have retired. Collective."""
+        for label in sorted(labels):
+            for communicator in self.retired.pop(label, ()):
+                communicator.free()
+
+
+class Remains(NamedTuple):
+    """What is left of a set that was closed."""
+
+    engine: Engine
+    communicators: list[Transport]
+    """In the same order on every rank."""
+
+    def free(self) -> None:
+        """Give them back, once every rank has closed the set and its last message was received. Collective over the set."""
+        if self.engine.settled():
+            for communicator in self.communicators:
+                communicator.free()
 
 
 class SetRuntime:
     """A set's communicators and engine, on a rank that belongs to it. Collective over the set to make."""
 
     def __init__(
-        self, transport: Transport, members: tuple[int, ...], label: str, fusion_bytes: int, nodes: int
+        self,
+        transport: Transport,
+        members: tuple[int, ...],
+        label: str,
+        fusion_bytes: int,
+        nodes: int,
+        world_size: int,
     ) -> None:
         """`nodes` is on how many of them the members are."""
         self.transport = transport
@@ -41,9 +70,10 @@ class SetRuntime:
         self.lane = Lane(transport, members, label, fusion_bytes)
         self._control = transport.duplicate()
         self.stand_ins = StandIns(self.lane)
-        self.engine = Engine(self._control, members, run_batch, label, self._take_back, self.stand_ins.make)
         self.counters: dict[str, int] = {}
         """Operations without a name so far, of each kind."""
+        crossed = partial(_take_back, self.counters)
+        self.engine = Engine(self._control, members, run_batch, label, crossed, self.stand_ins.make, world_size)
         self.plans = MakingPlans()
         self.steps_done: dict[str, str] = {}
         """The last step of gradients this rank has done its part of, by the plan's label."""
@@ -61,20 +91,12 @@ class SetRuntime:
             yield label
         except BaseException:
             if not name:
-                self._take_back(f"{kind}.{label}")
+                _take_back(self.counters, f"{kind}.{label}")
             raise
 
     def next_plan(self) -> str:
         """A name for the plan of an optimizer, by the order in which a rank wraps them."""
         return f"plan.{self.next_name('plan').rsplit('.', 1)[1]}"
-
-    def _take_back(self, key: str) -> None:
-        """The number of an operation that no other rank has counted, so that later ones meet again."""
-        found = re.fullmatch(r"(\w+)\.noname\.(\d+)(\.size)?", key)
-        if found is not None:
-            kind = found[1] + ("_object" if found[3] else "")
-            if self.counters.get(kind) == int(found[2]):
-                self.counters[kind] -= 1
 
     def local(self, rank: int) -> int:
         """A world rank's number within the set."""
@@ -89,8 +111,21 @@ class SetRuntime:
     def close_together(self, reason: str) -> None:
         """Close and give the communicators back. Collective over the set."""
         self.engine.close_together(reason)
-        self.lane.free()
-        self._control.free()
+        self.remains().free()
+
+    def remains(self) -> Remains:
+        """After it was closed."""
+        of_plans = [one for label in sorted(self.plans.retired) for one in self.plans.retired[label]]
+        return Remains(self.engine, [*of_plans, *self.lane.communicators(), self._control])
+
+
+def _take_back(counters: dict[str, int], key: str) -> None:
+    """The number of an operation that no other rank has counted, so that later ones meet again."""
+    found = re.fullmatch(r"(\w+)\.noname\.(\d+)(\.size)?", key)
+    if found is not None:
+        kind = found[1] + ("_object" if found[3] else "")
+        if counters.get(kind) == int(found[2]):
+            counters[kind] -= 1
 
 
 class ProcessSet:

@@ -165,10 +165,10 @@ class TwoLevel:
         self.node = node = transport.same_node()
         layout = Layout.gather(transport, node)
         exchange, self.fallback = (None, "") if node.size == 1 else open_exchange(node, slot_bytes)
-        if self.fallback:
-            note_fallback(self.fallback, speak=transport.rank == 0)
         kind = "alone" if node.size == 1 else "none" if exchange is None else exchange.kind
-        kinds = transport.allgather_object(kind)
+        kinds, reasons = zip(*transport.allgather_object((kind, self.fallback)))
+        for reason in filter(None, reasons):
+            note_fallback(reason, speak=transport.rank == 0)
         if "none" in kinds:
             exchange, layout = None, Layout(tuple((rank,) for rank in range(transport.size)))
         self.bounded = "window" in kinds and "none" not in kinds

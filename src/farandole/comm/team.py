@@ -31,10 +31,12 @@ class Team:
 
 
 def threads_allowed(wanted: int, level: str) -> int:
-    """As many threads as MPI's thread level lets communicate; says once where that is fewer."""
+    """As many threads as MPI's thread level lets communicate; rank 0 says once where that is fewer."""
+    from farandole.comm.world import current  # which imports this module
+
     global _said
     limit = {"single": 0, "funneled": 0, "serialized": 1}.get(level, wanted)
-    if limit < wanted and not _said:
+    if limit < wanted and not _said and current().rank == 0:
         _said = True
         warnings.warn(
             f"MPI gives thread level {level}, not multiple: teams get {limit} threads instead of {wanted}",

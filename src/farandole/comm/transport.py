@@ -49,6 +49,10 @@ class Transport(Protocol):
         """The ranks that share this rank's memory. Collective."""
         ...
 
+    def keep(self) -> None:
+        """Messages may still come that nobody waits for: free() is to leave it, or another group could take them for its own."""
+        ...
+
     def free(self) -> None:
         """Give the group's resources back."""
         ...
@@ -114,6 +118,9 @@ class LocalTransport:
 
     def same_node(self) -> Transport:
         return LocalTransport()
+
+    def keep(self) -> None:
+        pass
 
     def free(self) -> None:
         self._mail.clear()

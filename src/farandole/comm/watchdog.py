@@ -10,8 +10,9 @@ them to rank 0, whose watchdog sees them all and decides:
     stalled     a wait is older than the warning time       -> a warning names who is here and who is not
                 and older than the abort time, if set       -> the waits end with StalledError
 
-While rank 0 does not answer, each rank ends its own waits that are older than the abort time. A neighbour on the same node that has died is seen directly. An idle watchdog costs two short look-ups a
-second.
+While rank 0 does not answer, each rank ends its own waits that are older than the abort time. A neighbour on the same
+node that has died is seen directly, one on another node by the end of its line (lifelines.py). An idle watchdog costs two
+short look-ups a second.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from farandole.comm.lifelines import Lifelines
 from farandole.comm.transport import Request, Transport
 from farandole.comm.waiting import blocked, callers
 from farandole.errors import FarandoleError, MismatchError, RankFailedError, SettingsError, StalledError
@@ -164,6 +166,7 @@ class Watchdog:
         self,
         transport: Transport,
         neighbours: dict[int, int],
+        lines: Lifelines,
         pending_keys: Callable[[], list[str]],
         done_keys: Callable[[], list[str]],
         settings: StallSettings,
@@ -171,6 +174,7 @@ class Watchdog:
         """`neighbours` are the process numbers of the node's other ranks, by world rank."""
         self._transport = transport
         self._neighbours = neighbours
+        self._lines = lines
         _ranks_by_process.update({pid: rank for rank, pid in neighbours.items()})
         self._pending_keys, self._done_keys = pending_keys, done_keys
         self._settings = settings
@@ -194,6 +198,7 @@ class Watchdog:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=2 * TICK_S)
+        self._lines.say_farewell()
         if self._transport.size > 1:
             farewell = Farewell(reason, self._report())
             if self._hub is None:
@@ -210,6 +215,11 @@ class Watchdog:
             return self._deserted is not None
         self._listen(self._hub)
         return len(self._hub.left) == self._transport.size - 1
+
+    def free(self) -> None:
+        """After everyone_left(), on every rank. Collective."""
+        if not self._thread.is_alive():
+            self._transport.free()
 
     def _post(self, value: object, dest: int, tag: int = _FROM_HUB) -> None:
         self._sent = [request for request in self._sent if not request.test()]
@@ -228,7 +238,7 @@ class Watchdog:
         while not self._stop.wait(TICK_S):
             report = self._report()
             if report.waits:
-                self._look_at_neighbours(report)
+                self._look_for_deaths(report)
             if not self._transport.any_thread:
                 self._warn_alone(report)
             elif self._hub is None:
@@ -257,12 +267,15 @@ class Watchdog:
 
     # Every rank
 
-    def _look_at_neighbours(self, report: Report) -> None:
+    def _look_for_deaths(self, report: Report) -> None:
         for rank, pid in self._neighbours.items():
             concerned = [wait.key for wait in report.waits if rank in wait.members]
             if concerned and not alive(pid):
                 for key in concerned:
                     blocked.fail(key, death_of(pid))
+        for wait in report.waits:
+            if lost := self._lines.lost().intersection(wait.members):
+                blocked.fail(wait.key, RankFailedError(self._here() + _loss(wait, lost)))
         for entry in blocked.entries():
             failed = isinstance(entry.error, RankFailedError | StalledError)
             if failed and time.monotonic() - entry.failed_at > UNANSWERED_S:
@@ -331,7 +344,8 @@ class Watchdog:
                 hub.left[rank] = content
             else:
                 hub.reports[rank] = content
-                self._post(("heard", None, ""), rank)
+                if not self._stop.is_set():  # a farewell is the last message
+                    self._post(("heard", None, ""), rank)
         if len(hub.left) > known:
             # What was reported before a rank left may have ended with it.
             hub.reports.clear()
@@ -339,8 +353,11 @@ class Watchdog:
     def _decide(self, hub: _Hub) -> None:
         current = {(rank, wait.key) for rank, report in hub.reports.items() for wait in report.waits}
         hub.ended = {which: at for which, at in hub.ended.items() if which in current}
+        lost = self._lines.lost()
         for rank, report in list(hub.reports.items()):
             for wait in report.waits:
+                if rank not in lost and not lost.isdisjoint(wait.members):
+                    self._end(hub, rank, "left", wait.key, _loss(wait, lost.intersection(wait.members)))
                 gone = gone_ranks(wait, hub.reports, hub.left)
                 if gone:
                     self._end(hub, rank, "left", wait.key, _farewell(wait, {r: hub.left[r] for r in gone}))
@@ -411,6 +428,10 @@ def death_of(pid: int) -> RankFailedError:
 def _farewell(wait: Wait, gone: dict[int, Farewell]) -> str:
     who = ", ".join(f"rank {rank} {farewell.reason}" for rank, farewell in gone.items())
     return f"{wait.key}: {who} and takes part in nothing more"
+
+
+def _loss(wait: Wait, lost: set[int]) -> str:
+    return f"{wait.key}: rank {', '.join(map(str, sorted(lost)))}, on another node, has died"
 
 
 def _waited(waits: list[Wait]) -> str:

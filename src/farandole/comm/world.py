@@ -11,30 +11,31 @@ import atexit
 import contextlib
 import json
 import os
+import secrets
 import socket
 import sys
 import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from farandole.comm import mpi, waiting
 from farandole.comm.clocks import compare_clocks
 from farandole.comm.engine import Engine
+from farandole.comm.last_words import LastWords
+from farandole.comm.lifelines import Lifelines, open_lifelines
 from farandole.comm.plan import GradientPlan
-from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
+from farandole.comm.process_sets import ProcessSet, Remains, SetRuntime, global_process_set
 from farandole.comm.reduce import Layout, fallbacks, node_cores
 from farandole.comm.transport import Transport
 from farandole.comm.watchdog import StallSettings, Watchdog, alive
 from farandole.errors import (
     EngineStopped,
-    FarandoleError,
+    MismatchError,
     NotInitializedError,
     RankFailedError,
     SettingsError,
@@ -43,7 +44,6 @@ from farandole.errors import (
 from farandole.launch.allocator import tune_allocator
 from farandole.launch.mpiexec import INSTALL_MPI
 from farandole.observe import place, timeline
-from farandole.observe.clock import Clock
 
 __all__ = [
     "World",
@@ -66,7 +66,6 @@ __all__ = [
     "stop_timeline",
 ]
 
-MEET_S = 5.0
 FAREWELL_S = 2.0
 _DEFAULT_FUSION_BYTES = 64 << 20
 _PMI_ADVICE = {
@@ -118,6 +117,8 @@ class World:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
+        self.name: str = transport.broadcast_object(secrets.token_hex(8), 0)
+        """Alike on all ranks, and another one for every world."""
         self.rank = transport.rank
         self.size = transport.size
         node = transport.same_node()
@@ -127,14 +128,33 @@ class World:
         self.sets: dict[int, ProcessSet] = {}
         self.plans: weakref.WeakSet[GradientPlan] = weakref.WeakSet()
         self.next_set = 0
+        self._remains: list[Remains] = []
         self.fusion_bytes = _setting("FUSION_THRESHOLD", _DEFAULT_FUSION_BYTES)
         self.record: dict[str, Any] = {"allocator": tune_allocator()}
         waiting.set_spinning(self.local_size <= node_cores(node))
         neighbours = self._neighbours(node)
         node.free()
+        self.lines = self._open_lines()
         self.watchdog = Watchdog(
-            transport.duplicate(), neighbours, self._pending_keys, self._done_keys, StallSettings.from_environment()
+            transport.duplicate(),
+            neighbours,
+            self.lines,
+            self._pending_keys,
+            self._done_keys,
+            StallSettings.from_environment(),
         )
+
+    def _open_lines(self) -> Lifelines:
+        """Lines to ranks of other nodes; the launcher of ours sees every rank's end by itself."""
+        others = [] if "FARANDOLE_JOB_DIR" in os.environ else [ranks[0] for ranks in self.layout.nodes[1:]]
+        lines, unwatched = open_lifelines(self.transport, others) if others else (Lifelines({}), [])
+        self.record["unwatched"] = unwatched
+        if unwatched and self.rank == 0:
+            _say(
+                f"rank {', '.join(map(str, unwatched))} cannot connect to rank 0's node: nobody sees it when the only rank "
+                "of such a node is killed. Let the launcher end the job then, e.g. srun --kill-on-bad-exit=1"
+            )
+        return lines
 
     def _neighbours(self, node: Transport) -> dict[int, int]:
         """Process numbers of the node's other ranks, where they mean the same thing here."""
@@ -169,7 +189,7 @@ class World:
             transport = self.transport.subset(ranks)
             label = "" if set_id == 0 else f"set {set_id}: "
             nodes = sum(not set(ranks).isdisjoint(node) for node in self.layout.nodes)
-            runtime = SetRuntime(transport, tuple(ranks), label, self.fusion_bytes, nodes)
+            runtime = SetRuntime(transport, tuple(ranks), label, self.fusion_bytes, nodes, self.size)
             if set_id == 0:
                 self._allow_joining(runtime.engine)
         process_set.attach(set_id, ranks, self.rank, runtime)
@@ -218,28 +238,39 @@ class World:
         for plan in list(self.plans):
             plan.retire()
         self.watchdog.stop(reason)
-        farewells = [self.watchdog.everyone_left]
         for process_set in self.sets.values():
             if process_set.included():
                 process_set.runtime().close(reason)
-                farewells.append(process_set.runtime().engine.everyone_left)
+                self._remains.append(process_set.runtime().remains())
             process_set.detach()
         if len(self.layout.nodes) > 1:
-            _receive(farewells)
+            self._receive_farewells()  # UCX complains of every message that nobody has received
 
+    def _receive_farewells(self) -> bool:
+        """Wait a little for the others' last messages; whether all have come."""
+        left = [self.watchdog.everyone_left, *(remains.engine.everyone_left for remains in self._remains)]
+        end = time.monotonic() + FAREWELL_S
+        while (left := [heard for heard in left if not heard()]) and time.monotonic() < end:
+            time.sleep(1e-3)
+        return not left
 
-def _receive(farewells: list[Callable[[], bool]]) -> None:
-    """Wait a little for the others' last messages: UCX complains of every one that nobody has received."""
-    end = time.monotonic() + FAREWELL_S
-    while farewells and time.monotonic() < end:
-        farewells = [heard for heard in farewells if not heard()]
-        time.sleep(1e-3)
+    def free(self) -> None:
+        """Give the communicators back, once every rank has closed this world: a library has some thousand. Collective."""
+        # A message that nobody has received would come to the next communicator that gets the number of this one.
+        if self._receive_farewells():
+            for remains in self._remains:
+                remains.free()
+            self.watchdog.free()
+            self.transport.free()
 
 
 _world: World | None = None
+_closed: list[World] = []
+"""Worlds that have ended, whose communicators are still to be given back."""
 _lock = threading.RLock()
 _hooks_installed = False
-_timeline_path: Path | None = None
+_recorded: tuple[Path, LastWords] | None = None
+"""The timeline that is being recorded."""
 
 
 def current() -> World:
@@ -264,9 +295,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             check_world_size(transport.size, os.environ, mpi.describe().get("problem", ""))
         world = World(transport)
         try:
+            _free_closed(transport)
             _register_all(world, [] if process_sets in (None, "dynamic") else process_sets)
         except BaseException:
             world.close("could not start")
+            _closed.append(world)
             raise
         _world = world
         place.set_local_rank(local_rank())
@@ -276,6 +309,14 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         path = timeline.path_from_environment()
         if path is not None:
             start_timeline(path)
+
+
+def _free_closed(transport: Transport) -> None:
+    """Free the worlds of before, of which all ranks are here. Collective."""
+    asked = [name for names in transport.allgather_object([world.name for world in _closed]) for name in names]
+    for world in [world for world in _closed if asked.count(world.name) == world.size]:
+        _closed.remove(world)
+        world.free()
 
 
 def _register_all(world: World, process_sets: Sequence[Any]) -> None:
@@ -313,10 +354,14 @@ def _leave(reason: str) -> None:
     with _lock:
         if _world is None:
             return
-        stop_timeline()
         world, _world = _world, None
-        world.close(reason)
+        world.close(reason)  # first: others may wait for this rank
+        _closed.append(world)
         _write_job_file(world, "down", "")
+        try:
+            _end_timeline(world)
+        except Exception as error:  # the work itself has come to its end
+            _say(str(error))
 
 
 def is_initialized() -> bool:
@@ -371,9 +416,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """Remove a set; False where it cannot be. Collective over the world."""
     world = current()
     set_id = process_set.process_set_id
-    if not set_id or world.sets.get(set_id) is not process_set:
+    registered = set_id and world.sets.get(set_id) is process_set
+    asked = world.transport.allgather_object(set_id if registered else None)
+    if any(theirs != asked[0] for theirs in asked):
+        raise MismatchError(
+            f"[rank {world.rank}/{world.size}] remove_process_set: the ranks give different sets, by rank: {asked}"
+        )
+    if not set_id or not registered:
         return False
-    world.transport.allgather_object(set_id)
     if process_set.included():
         process_set.runtime().close_together("has removed the process set")
     process_set.detach()
@@ -406,13 +456,14 @@ def describe() -> dict[str, Any]:
 
 def start_timeline(file_path: str | Path, mark_cycles: bool = False) -> None:
     """Record every rank's communication into `file_path`, in Chrome's trace format. Collective."""
-    global _timeline_path
+    global _recorded
     world = current()
     if timeline.taken():
-        raise SettingsError(f"a timeline is being written already, to {_timeline_path}; stop_timeline() first")
+        other = f", to {_recorded[0]}" if _recorded else ""
+        raise SettingsError(f"a timeline is being written already{other}; stop_timeline() first")
     if world.rank == 0:
         timeline.discard_parts(Path(file_path))
-    world.transport.allgather_object(None)
+    words = LastWords(world.transport)
     timeline.start(
         file_path,
         rank=world.rank,
@@ -421,48 +472,33 @@ def start_timeline(file_path: str | Path, mark_cycles: bool = False) -> None:
         clock=compare_clocks(world.transport, world.layout),
         mark_cycles=mark_cycles,
     )
-    _timeline_path = Path(file_path)
+    _recorded = Path(file_path), words
 
 
 def stop_timeline() -> None:
     """Stop recording; rank 0 merges all ranks' parts into one file. Collective."""
-    global _timeline_path
-    if _timeline_path is None:
+    if _recorded is not None:
+        _end_timeline(current())
+
+
+def _end_timeline(world: World) -> None:
+    global _recorded
+    if _recorded is None:
         return
-    path, _timeline_path = _timeline_path, None
-    world = current()
-    timeline.stop(_clock_in_the_end(world))
-    together = _meet(world.transport)
+    (path, words), _recorded = _recorded, None
+    timeline.stop(words.ask_time() if world.node > 0 else None)
+    if world.rank > 0:
+        words.say_complete()
+        return
+    together = words.all_complete()
     # After a crash the launcher merges what there is, once every rank has ended.
-    if world.rank == 0 and (together or "FARANDOLE_JOB_DIR" not in os.environ):
+    if together or "FARANDOLE_JOB_DIR" not in os.environ:
         timeline.merge_parts(path, keep_parts=not together)
         if not together:
-            print(
-                f"farandole: timeline {path}: other ranks still record, and what they do from now on is not in it. "
-                f"When all have ended: farandole timeline merge {path}",
-                file=sys.stderr,
-                flush=True,
+            _say(
+                f"timeline {path}: other ranks still record, and what they do from now on is not in it. "
+                f"When all have ended: farandole timeline merge {path}"
             )
-
-
-def _clock_in_the_end(world: World) -> Clock | None:
-    """Clocks drift by seconds a day: hosts compare theirs again, where all are still there."""
-    if len(world.layout.nodes) > 1 and _meet(world.transport):
-        with contextlib.suppress(FarandoleError):
-            return compare_clocks(world.transport, world.layout)
-    return None
-
-
-def _meet(transport: Transport) -> bool:
-    """Wait for the others for some seconds, but not for ranks that will never come."""
-    mine, all_of_them = np.zeros(1, np.uint8), np.zeros(transport.size, np.uint8)
-    request = transport.allgather(mine, all_of_them, [1] * transport.size)
-    end = time.monotonic() + MEET_S
-    while not request.test():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.001)
-    return True
 
 
 # When ranks end
@@ -490,8 +526,10 @@ def _forget() -> None:
     """A forked child (a DataLoader worker) is no rank."""
     global _world
     world, _world = _world, None
-    for process_set in world.sets.values() if world is not None else ():
-        process_set.detach()
+    if world is not None:
+        world.lines.drop()
+        for process_set in world.sets.values():
+            process_set.detach()
 
 
 def _end_everyone(kind: type[BaseException], error: BaseException) -> None:
@@ -522,6 +560,10 @@ def _at_exit() -> None:
 def _tell_launcher(world: World) -> None:
     _write_job_file(world, "up", str(os.getpid()))
     _write_job_file(world, "segments", "\n".join(_shared_segments()))
+
+
+def _say(text: str) -> None:
+    print(f"farandole: {text}", file=sys.stderr, flush=True)
 
 
 def _shared_segments() -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from farandole.errors import SettingsError
 
-__all__ = ["ADDRESS", "KEY", "SILENCE", "Link", "Switchboard", "call_launcher", "silence_s"]
+__all__ = ["ADDRESS", "KEY", "SILENCE", "Link", "Switchboard", "call_launcher", "keep_alive", "silence_s"]
 
 Link: TypeAlias = "Connection[Any, Any]"
 
@@ -36,14 +36,16 @@ def silence_s() -> int:
     return int(text)
 
 
-def _keepalive() -> list[tuple[int, int]]:
+def keep_alive(end: socket.socket) -> None:
     """Probes go out while nobody speaks; the last option is for what was said and never acknowledged."""
-    return [
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
         (socket.TCP_KEEPIDLE, silence_s() // 3),
         (socket.TCP_KEEPINTVL, silence_s() // 6),
         (socket.TCP_KEEPCNT, 4),
         (socket.TCP_USER_TIMEOUT, silence_s() * 1000),
-    ]
+    ):
+        end.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Switchboard:
@@ -118,9 +120,7 @@ def call_launcher(environment: Mapping[str, str]) -> Link:
 
 def _link(end: socket.socket) -> Link:
     if end.family == socket.AF_INET:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _keepalive():
-            end.setsockopt(socket.IPPROTO_TCP, option, value)
+        keep_alive(end)
     return Connection(end.detach())
 
 

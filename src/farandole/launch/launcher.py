@@ -154,7 +154,10 @@ class _Launch:
         if self._settings.timeline is not None:
             from farandole.observe.timeline import merge_parts
 
-            merge_parts(self._settings.timeline.absolute())
+            try:
+                merge_parts(self._settings.timeline.absolute())
+            except Exception as error:  # how the job ended is still to be told
+                _tell(str(error))
 
     def _forget_commits(self) -> None:
         """The next job starts from the beginning."""
