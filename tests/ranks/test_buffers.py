@@ -120,7 +120,7 @@ def test_plans_can_be_made_and_dropped_all_day(hvd):
 
     # The library has about 2000 communicators, and every plan takes a few: leave it some hundred.
     taken = [MPI.COMM_SELF.Dup() for _ in range(1850)]
-    for number in range(90):
+    for number in range(150):
         reducer = reducer_of(hvd, in_place=True)
         step(hvd, reducer, number=number, in_place=True)
         del reducer
