@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from farandole.benchmarks.benchmark import Benchmark, Shapes
 from farandole.benchmarks.nt3 import check_fits
@@ -80,7 +80,6 @@ class GrowthSamples:
 
     data: P1B3Data
     rows: Rows
-    at_hand: ClassVar[bool] = False
 
     def __len__(self) -> int:
         return len(self.rows)

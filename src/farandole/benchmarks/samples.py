@@ -16,10 +16,7 @@ Array = NDArray[np.float32]
 
 
 class Samples(Protocol):
-    """Some rows, of which batches are made."""
-
-    at_hand: ClassVar[bool]
-    """Whether a batch is only picked out: nothing is gained by making it ahead."""
+    """Some rows, of which batches are made; `at_hand` is true where one is only picked out and need not be made ahead."""
 
     def __len__(self) -> int: ...
 

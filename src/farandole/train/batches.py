@@ -26,7 +26,7 @@ class TrainingBatches(keras.utils.PyDataset):
     ) -> None:
         super().__init__()
         self.epoch = 0
-        self.at_hand = samples.at_hand
+        self.at_hand = getattr(samples, "at_hand", False)
         self._samples, self._plan = samples, plan
         self._seed, self._shuffle = seed, shuffle
         self._stands_for = range(rank, plan.ranks, size)

@@ -34,6 +34,7 @@ from farandole.train.callbacks import Epochs, Timeout, WarmUp
 from farandole.train.foresight import foreseen
 from farandole.train.running import run_here
 from farandole.train.settings import RunSettings
+from farandole.train.batches import TrainingBatches
 from farandole.train.memory import check_memory, estimated_bytes, largest_batch, weights_within
 from farandole.train.plan import Plan
 from farandole.train.short_calls import shorten_calls
@@ -184,6 +185,13 @@ for seconds, epochs in ((-1, 4), (-1, 2), (1000, 4)):
     found["timeout"].append([small.stop_training, *notes])
     notes.clear()
 
+class OwnSamples:
+    __len__ = lambda self: 20
+    batch = lambda self, rows: (genes[rows % 3], types[rows % 3])
+
+own = TrainingBatches(OwnSamples(), plan, seed=1, shuffle=False, rank=0, size=2)
+found["own samples"] = [own.at_hand, own[0][0].shape == (10, 40)]
+
 def refused(action):
     try:
         action()
@@ -281,6 +289,10 @@ def test_shorter_calls_train_the_same(found: dict[str, Any]) -> None:
         "penalties on activities": [same, *left],
         "mixed precision": [same, *left],
     }
+
+
+def test_samples_of_ones_own_need_a_length_and_batches(found: dict[str, Any]) -> None:
+    assert found["own samples"] == [False, True]
 
 
 @pytest.mark.parametrize("metric", ["r2", "correlation", "accuracy"])
