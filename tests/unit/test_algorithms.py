@@ -53,7 +53,7 @@ def test_an_empty_table_is_refused():
 
 def test_where_results_go(monkeypatch):
     table = AlgorithmTable()
-    assert [table.for_result(n, neighbours=2) for n in (1 << 24, (1 << 24) + 1)] == ["place", "window"]
+    assert [table.for_result(n, neighbours=2) for n in (1 << 21, (1 << 21) + 1)] == ["place", "window"]
     assert table.for_result(1 << 20, neighbours=3) == "window"
     monkeypatch.setenv("FARANDOLE_RESULT_ALGORITHMS", "*=place")
     assert AlgorithmTable.from_environment().for_result(1 << 30, neighbours=64) == "place"

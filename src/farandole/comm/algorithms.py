@@ -4,7 +4,7 @@ The choice depends on the size and the layout of ranks alone, so that a run repe
 
 Within a node: `flat` (every rank combines all of the array: one wait less) or `sliced` (each rank
 combines its slice and reads the others'). The result of a gradient goes to its own `place` (which is still in
-the rank's cache) or to a `window` that the node's ranks share (no rank reads what another has made). Between
+the rank's cache) or to a `window` that the node's ranks share (no rank copies what another has made). Between
 nodes: `exchange` (every node sends its part to all), `scatter` (each node combines its share, then sends the
 result to all) or `mpi` (the library's own).
 """
@@ -32,7 +32,7 @@ class AlgorithmTable:
 
     node: tuple[tuple[float, str], ...] = ((64 * _KIB, "flat"), (float("inf"), "sliced"))
     """Within a node."""
-    result: tuple[tuple[float, str], ...] = ((16 * _KIB * _KIB, "place"), (float("inf"), "window"))
+    result: tuple[tuple[float, str], ...] = ((2 * _KIB * _KIB, "place"), (float("inf"), "window"))
     """Where a gradient's result goes within a node."""
     many_neighbours: int = 3
     """From this many ranks a node on, results go to the window: reading them back from each takes longer."""

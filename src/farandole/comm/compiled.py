@@ -298,26 +298,27 @@ def _read_back(pids, addresses, step, out, vectors):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def reduce_posted(board, slot, rank, sequence, pids, step, out, total, reads, vectors, multiply, divide, spins):
+def reduce_posted(board, slot, rank, sequence, pids, step, out, total, reads, vectors, multiply, divide, spins, shared):
     """The phases of a reduction of posted arrays into every rank's `out`, as far as the neighbours come in time.
 
     `board` is the exchange's words, of every slot and rank; rank i makes the i-th slice of `step` elements; the rest as for
-    `sum_slices`. Returns the word that was marked last (`NOTHING` for none), and the number of a neighbour that could
-    not be read, or -1.
+    `sum_slices`. With `shared`, `out` is the same memory on all ranks, and nothing is read back. Returns the word that was
+    marked last (`NOTHING` for none), and the number of a neighbour that could not be read, or -1.
     """
     if not _all_at(board[POSTED, slot], sequence, spins):
         return NOTHING, -1
     sources = board[SOURCE, slot] + rank * step * out.itemsize
     mine, number = out[rank * step : (rank + 1) * step], out.dtype.type
-    failed = sum_slices(pids, sources, mine, total, reads, vectors, number(multiply), number(divide), False)
+    failed = sum_slices(pids, sources, mine, total, reads, vectors, number(multiply), number(divide), shared)
     if failed >= 0:
         return NOTHING, failed
-    _tell(board[REDUCED, slot, rank:].ctypes.data, sequence)
-    if not _all_at(board[REDUCED, slot], sequence, spins):
-        return REDUCED, -1
-    failed = _read_back(pids, board[RESULT, slot], step, out, vectors)
-    if failed >= 0:
-        return REDUCED, failed
+    if not shared:
+        _tell(board[REDUCED, slot, rank:].ctypes.data, sequence)
+        if not _all_at(board[REDUCED, slot], sequence, spins):
+            return REDUCED, -1
+        failed = _read_back(pids, board[RESULT, slot], step, out, vectors)
+        if failed >= 0:
+            return REDUCED, failed
     _tell(board[RELEASED, slot, rank:].ctypes.data, sequence)
     _all_at(board[RELEASED, slot], sequence, spins)  # all will be waited for: perhaps they have come already
     return RELEASED, -1

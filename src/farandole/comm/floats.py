@@ -84,7 +84,7 @@ def prepare(dtype: np.dtype[Any]) -> None:
     sum_slices(pids, pids, nothing, scratch, Reduction("sum"), stream=False)
     if dtype not in _HALVES:
         board = np.zeros((WORDS, 1, 2), np.int64)
-        load()[0].reduce_posted(board, 0, 0, 1, pids, 0, nothing, *scratch, 1.0, 1.0, 0)
+        load()[0].reduce_posted(board, 0, 0, 1, pids, 0, nothing, *scratch, 1.0, 1.0, 0, False)
 
 
 def sum_slices(
@@ -113,15 +113,17 @@ def reduce_posted(
     step: int,
     scratch: Scratch,
     how: Reduction,
+    *,
+    shared: bool,
 ) -> int | None:
     """Reduce what all neighbours have posted into `out`, which may be what this rank has, as far as they come in time.
 
-    Each rank makes a slice of `step` elements. Returns the word of the board that this rank has marked last: `RELEASED` (done), `REDUCED` or none.
+    Each rank makes a slice of `step` elements; with `shared`, all make theirs in the same memory. Returns the word of the board that this rank has marked last: `RELEASED` (done), `REDUCED` or none.
     """
     functions, _ = load()
     board = exchange.board
     marked, failed = functions.reduce_posted(
-        board.words, slot, board.rank, sequence, exchange.others, step, out, *scratch, *how.factors, spins()
+        board.words, slot, board.rank, sequence, exchange.others, step, out, *scratch, *how.factors, spins(), shared
     )
     if failed >= 0:
         raise exchange.why_unreadable(slot, failed)

@@ -488,6 +488,9 @@ class GradientPlan:
 
     def _join(self, count: int) -> None:
         """Wait until `count` pieces are reduced: the team's threads have taken those that are not."""
+        with self._lock:
+            if self._reduced >= count:
+                return
         subject = self._two_level.waiting_for_posts(self._sequence, self._key, count)
         with self._lock, shown_when_slow(subject) as look:
             while self._reduced < count and self._error is None:

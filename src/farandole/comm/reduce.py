@@ -255,25 +255,31 @@ class TwoLevel:
             self._sliced(exchange, work, shared)
 
     def _at_once(self, exchange: Exchange, work: _Work, shared: bool) -> bool:
-        """A node's reduction as one compiled call; False where that cannot be, or a neighbour is late."""
+        """A node's reduction as one compiled call; False where that cannot be."""
         slot, sequence, source, result, how, key = work
         carriers = self.layout.carriers
         step = share(source.size, carriers)
-        # Other results that are large are written past the cache, or are the node's.
-        fits = result is source or (not shared and step * source.itemsize < STREAM_BYTES)
+        # Other results that are large are written past the cache.
+        fits = shared or result is source or step * source.itemsize < STREAM_BYTES
         if not fits or not self.on_one_node or not isinstance(exchange, DirectExchange):
             return False
         if not goes_at_once(source, how) or self.table.for_node(source.nbytes) == "flat":
             return False
         scratch = self._compiled_scratch(source.dtype)
-        if timeline.active():  # a compiled call does not tell its wait from its work
+
+        def reduce() -> int | None:
+            return reduce_posted(exchange, slot, sequence, result, step, scratch, how, shared=shared)
+
+        # A compiled call does not tell its wait from its work: where that is to be shown, the wait comes first.
+        marked = None if timeline.active() else reduce()
+        if marked is None:
             with phase("WAIT_FOR_DATA"):
                 self._await(POSTED, slot, sequence, key)
-        with phase("NODE_REDUCE"):
-            marked = reduce_posted(exchange, slot, sequence, result, step, scratch, how)
+            with phase("NODE_REDUCE"):
+                marked = reduce()
         if marked == REDUCED:
             self._gather(exchange, slot, sequence, result, bounds(source.size, carriers), key)
-        return marked is not None
+        return True
 
     def wait_released(self, slot: int, sequence: int, key: str) -> None:
         """Return when no neighbour reads this rank's arrays any more."""
@@ -294,7 +300,8 @@ class TwoLevel:
         """The same for the first `slots` slots at once."""
         if self.exchange is not None:
             board = self.exchange.board
-            wait_until(lambda: board.all_reached(RELEASED, sequence, slots), self._subject(key))
+            if not board.all_reached(RELEASED, sequence, slots):
+                wait_until(lambda: board.all_reached(RELEASED, sequence, slots), self._subject(key))
 
     def waiting_for_posts(self, sequence: int, key: str, slots: int) -> Subject:
         """What a thread waits for while others reduce the first `slots` slots."""

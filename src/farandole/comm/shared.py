@@ -5,7 +5,7 @@ happens to the ranks; only where they cannot open each other's files through /pr
 
 A `ResultWindow` is mapped twice: shared, where ranks write their slices of a result, and privately
 (copy on write), where the framework reads it in place. Whoever changes what it reads changes a page of its
-own; such pages are found in /proc/self/pagemap and dropped before the next result is read.
+own; such pages are found in /proc/self/pagemap, where there were page faults at all, and dropped before the next result is read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ctypes
 import mmap
 import os
 import platform
+import resource
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -151,6 +152,8 @@ class ResultWindow:
         self._memory = block.private
         self._private = np.frombuffer(self._memory, np.uint8)
         self._pagemap = _open_pagemap()
+        self._faults = -1
+        """Of the process, when its pages were looked at last."""
 
     def shared(self, index: int) -> AnyArray:
         """An array as bytes, to write."""
@@ -166,6 +169,11 @@ class ResultWindow:
 
     def refresh(self) -> list[bool]:
         """Drop this rank's own versions of pages; for each array, whether there were any."""
+        # A page becomes the rank's own in a page fault: where there was none since, there is no need to look at every page.
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        if faults == self._faults:
+            return [False] * len(self._sizes)
+        self._faults = faults
         changed = self._own_pages()
         found = [bool(changed[a:b].any()) for a, b in zip(self._first, self._first[1:])]
         for index, own in enumerate(found):
