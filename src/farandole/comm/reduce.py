@@ -272,7 +272,7 @@ class TwoLevel:
 
         # A compiled call does not tell its wait from its work: where that is to be shown, the wait comes first.
         marked = None if timeline.active() else reduce()
-        if marked is None:
+        while marked is None:
             with phase("WAIT_FOR_DATA"):
                 self._await(POSTED, slot, sequence, key)
             with phase("NODE_REDUCE"):
