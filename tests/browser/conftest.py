@@ -37,7 +37,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         before = make_study(root / "pandas", Shape(loaders=("pandas",), repeats=2, trace=False))
         after = make_study(root / "fast", Shape(repeats=2, trace=False))
         return {
-            "study": write_report(make_study(root / "study", Shape(failures=((4, 1), (16, 0))))),
+            "study": write_report(make_study(root / "study", Shape(failures=((4, 1), (16, 0)), idle_w=60.0))),
             "comparison": write_report(before, after),
             "run": write_report(make_run(root / "run")),
             "traced": real,

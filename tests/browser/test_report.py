@@ -122,9 +122,11 @@ def test_tables_are_copied_as_csv_and_latex(tab: Tab, pages: dict[str, Path]) ->
     head, *rows = str(tab.run("window.copied")).strip().split("\n")
     assert head.startswith("ranks,nodes,local batch,global batch,rate,total [s]")
     assert [row.split(",")[0] for row in rows] == ["1", "2", "4", "8", "16"]
+    assert '"above idle, modelled [kJ]"' in head
     tab.run("document.querySelector('[data-copy=latex][data-table=results]').click()")
     latex = str(tab.run("window.copied"))
     assert latex.startswith("\\begin{table}\n\\centering\n\\caption{All configurations. Medians of 2 to 3 runs. Speedup and ")
+    assert " & above idle, modelled [kJ] & " in latex
     assert "\n\\begin{tabular}{rrrr" in latex and latex.count("\\\\\n") == 6
     tab.run(r"document.querySelector('#results th').dataset.name = 'a\\b^c~d'")
     tab.run("document.querySelector('[data-copy=latex][data-table=results]').click()")

@@ -32,9 +32,9 @@ class Pair:
         return self.before.oversubscribed or self.after.oversubscribed
 
     def saved(self, figure: str) -> float | None:
-        """The share of a figure that is gone; negative where it grew."""
+        """The share of a figure that is gone; negative where it grew, None where there was none of it."""
         before, after = self.before.median(figure), self.after.median(figure)
-        return None if not before or after is None else 1 - after / before
+        return None if before is None or before <= 0 or after is None else 1 - after / before
 
     def factor(self, figure: str) -> float | None:
         before, after = self.before.median(figure), self.after.median(figure)

@@ -64,6 +64,7 @@ _COLUMNS = (
     Column(name="samples/s", value=_figure("samples_per_s")),
     Column(name="power", unit="W", value=_figure("power_w")),
     Column(name="energy", unit="kJ", value=lambda point, _: _times(point.median("energy_j"), 1e-3)),
+    Column(name="above idle", unit="kJ", value=lambda point, _: _times(point.median("above_idle_j"), 1e-3)),
     Column(name="J/sample", value=_figure("energy_per_sample_j"), minor=True),
     Column(name="EDP", unit="kJ s", value=lambda point, _: _times(point.median("edp_js"), 1e-3), minor=True),
     Column(name="loss", value=_figure("loss"), minor=True),
@@ -71,7 +72,7 @@ _COLUMNS = (
     Column(name="test loss", value=_figure("test_loss"), minor=True),
     Column(name="test {metric}", value=_figure("test_accuracy"), text=lambda value: f"{value:.3f}", spread="test_accuracy"),
 )
-_OF_POWER = frozenset({"power", "energy", "J/sample", "EDP"})
+_OF_POWER = frozenset({"power", "energy", "above idle", "J/sample", "EDP"})
 
 
 def _times(value: float | None, factor: float) -> float | None:
@@ -212,11 +213,11 @@ def components_table(components: Sequence[Mapping[str, Any]], total_s: float | N
 
 
 _COMPARED = (
-    ("total", "s", "total_s", 1.0), ("load", "s", "load_s", 1.0), ("energy", "kJ", "energy_j", 1e-3), ("power", "W", "power_w", 1.0),
-    ("broadcast", "s", "broadcast_s", 1.0), ("train", "s", "train_s", 1.0),
+    ("total", "s", "total_s", 1.0), ("load", "s", "load_s", 1.0), ("energy", "kJ", "energy_j", 1e-3), ("above idle", "kJ", "above_idle_j", 1e-3),
+    ("power", "W", "power_w", 1.0), ("broadcast", "s", "broadcast_s", 1.0), ("train", "s", "train_s", 1.0),
 )  # fmt: skip
 """What of both sides stands side by side: words, unit, figure and its factor."""
-_MINOR = frozenset({"broadcast", "train", "power"})
+_MINOR = frozenset({"above idle", "broadcast", "train", "power"})
 
 
 def compare_table(comparison: Comparison) -> Markup:

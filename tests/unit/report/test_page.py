@@ -206,6 +206,37 @@ def test_the_local_batch_is_the_one_that_was_trained_with(tmp_path: Path) -> Non
     assert 'data-name="local batch"' in page.source and 'data-v="80"' in page.source
 
 
+def test_joules_above_idle_have_a_column_where_the_idle_node_was_measured(tmp_path: Path) -> None:
+    idle = {"ranks": (1, 2), "repeats": 1, "trace": False, "power": "measured-node"}
+    without = make_study(tmp_path / "without", Shape(**idle))  # type: ignore[arg-type]
+    assert "above idle" not in Page(write_report(without)).source
+    before = make_study(tmp_path / "before", Shape(loaders=("pandas",), idle_w=60.0, **idle))  # type: ignore[arg-type]
+    after = make_study(tmp_path / "after", Shape(idle_w=60.0, **idle))  # type: ignore[arg-type]
+    figures = json.loads((before / "results.jsonl").read_text().splitlines()[0])["figures"]
+    page = Page(write_report(before, after))
+    results, compared = (page.source.split(f'id="{name}"')[1].split("</table>")[0] for name in ("results", "comparison"))
+    assert 'data-name="above idle [kJ]"' in results
+    assert f'data-v="{figures["above_idle_j"] / 1000:.6g}"' in results
+    for name in ("before", "after", "change"):
+        assert f"above idle, {name}" in compared
+
+
+def test_modelled_joules_above_idle_are_called_so(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False, idle_w=60.0))))
+    assert 'data-name="above idle, modelled [kJ]"' in page.source
+
+
+def test_no_change_is_told_of_joules_that_are_not_above_idle(tmp_path: Path) -> None:
+    """Less than the idle node took before: noise, of which no share can be taken."""
+    idle = {"ranks": (1, 2), "repeats": 1, "trace": False, "power": "measured-node"}
+    before = make_study(tmp_path / "before", Shape(loaders=("pandas",), idle_w=200.0, **idle))  # type: ignore[arg-type]
+    after = make_study(tmp_path / "after", Shape(idle_w=60.0, **idle))  # type: ignore[arg-type]
+    table = Page(write_report(before, after)).source.split('id="comparison"')[1].split("</table>")[0]
+    headings = re.findall('data-name="([^"]*)"', table)
+    cells = re.findall('<td[^>]* data-v="([^"]*)"', table)
+    assert cells[headings.index("above idle, change")] == ""
+
+
 def test_words_of_others_stay_text(tmp_path: Path) -> None:
     hostile = "</script><img src=x onerror=alert(1)><!--"
     page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False, title=hostile))))
