@@ -102,6 +102,17 @@ def test_pointing_at_a_figure_tells_its_numbers(tab: Tab, pages: dict[str, Path]
     assert tab.complaints == []
 
 
+def test_pointing_at_the_second_study_s_figures_tells_theirs(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.look(pages["comparison"], width=WIDE)
+    tab.point_at(*middle_of(tab, "#figure-heat-after svg"))
+    assert tip(tab).startswith("rank ")
+    ends = [tab.run(f"document.querySelector('#{name} .wide svg').dataset.time") for name in ("figure-timeline", "figure-timeline-after")]
+    assert ends[0] == ends[1], "on one scale"
+    tab.point_at(*middle_of(tab, "#figure-timeline-after .p-train.fill"))
+    assert "training" in tip(tab) and "at " in tip(tab)
+    assert tab.complaints == []
+
+
 def test_a_click_on_a_heading_sorts(tab: Tab, pages: dict[str, Path]) -> None:
     tab.look(pages["study"], width=WIDE)
     heading = "[...document.querySelectorAll('#results th')].find((th) => th.dataset.name === 'total [s]')"

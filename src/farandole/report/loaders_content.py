@@ -22,7 +22,6 @@ from farandole.report.loaders import (
 from farandole.report.numbers import bytes_text, number, seconds, times
 from farandole.report.reading import Study
 from farandole.report.table import loaders_table
-from farandole.report.traces import Trace
 from farandole.report.trust import loaders_trust
 from farandole.report.verdict import SAME, overlap
 
@@ -49,7 +48,7 @@ def loaders_content(study: Study) -> Content:
     readings = readings_of(study)
     return Content(
         study=study, other=None, verdicts=_verdicts(study, readings), trust=loaders_trust(study, [one.point for one in readings]),
-        figures=_figures(study, readings), tables=[("All readings", loaders_table(readings))], trace=Trace(),
+        figures=_figures(study, readings), tables=[("All readings", loaders_table(readings))],
         notes=[*study.warnings, *(f"Failed: {told}" for told in failures(readings))],
     )  # fmt: skip
 

@@ -195,7 +195,7 @@ def _reading_row(reading: Reading) -> Markup:
     return tag("tr", *cells, _runs(point), class_=None if point.attempts else "none")
 
 
-def components_table(components: Sequence[Mapping[str, Any]], total_s: float | None) -> Markup:
+def components_table(components: Sequence[Mapping[str, Any]], total_s: float | None, name: str = "components") -> Markup:
     """Calls and seconds of an average rank; a component within another counts in both."""
     head = [_heading("component", kind="word"), _heading("calls"), _heading("time", "s"), _heading("share of the run")]
     rows = []
@@ -209,7 +209,7 @@ def components_table(components: Sequence[Mapping[str, Any]], total_s: float | N
                 tag("td", percent(share, 1), data_v="" if share is None else f"{share:.6g}"),
             )
         )  # fmt: skip
-    return _table(head, rows, "components")
+    return _table(head, rows, name)
 
 
 _COMPARED = (

@@ -12,7 +12,7 @@ import pytest
 from farandole.observe.analysis import analyse
 from farandole.report import traces, write_page, write_page_if_possible, write_report
 from farandole.report.runs import command_of
-from studyfolder import Shape, large_study, make_run, make_study, record_timeline, stand_in_analyse
+from studyfolder import Shape, analysis, large_study, make_run, make_study, record_timeline, stand_in_analyse
 
 OF_A_STUDY = ("time", "efficiency", "energy", "accuracy", "heat", "timeline")
 EMPTY = {"meta", "br", "col", "hr"}
@@ -170,6 +170,60 @@ def test_both_studies_say_how_they_were_made_and_what_they_took(tmp_path: Path) 
     assert "against the base case, 2" in page.inside["results-note"]
 
 
+def titles(page: Page, name: str) -> list[str]:
+    """Of a kind of figure, as often as it is there."""
+    return [page.source.split(f'id="{found}"')[1].split("<h2>")[1].split("</h2>")[0] for found in page.inside if found.startswith(f"figure-{name}")]
+
+
+def test_both_sides_have_their_steps_and_their_power_over_time(tmp_path: Path) -> None:
+    before = make_study(tmp_path / "a", Shape(ranks=(1, 2), loaders=("pandas",), repeats=1))
+    after = make_study(tmp_path / "b", Shape(ranks=(1, 2), repeats=1))
+    page = Page(write_report(before, after))
+    for name in ("heat", "heat-after", "timeline", "timeline-after"):
+        assert page.drawn(name), name
+    assert titles(page, "heat") == ["Steps of every rank: before, pandas", "Steps of every rank: after, fast"]
+    assert titles(page, "timeline")[1] == "Power over time, phases and communication: after, fast"
+    assert page.source.index('id="figure-timeline-after"') < page.source.index(">Before: pandas</h2>") < page.source.index('id="figure-time"')
+    assert "allreduce" in page.inside["components"] and "allreduce" in page.inside["components-after"]
+    assert page.source.count("<dt>clock error</dt>") == 2
+    data = json.loads(page.inside["data"])
+    assert [len(data[name]["ranks"]) for name in ("trace", "trace_after")] == [2, 2]
+
+
+def test_what_is_shown_of_both_sides_is_of_the_same_configuration(tmp_path: Path) -> None:
+    """The second was run on more ranks, too."""
+    before = make_study(tmp_path / "a", Shape(ranks=(1, 2), loaders=("pandas",), repeats=1))
+    after = make_study(tmp_path / "b", Shape(ranks=(1, 2, 4), repeats=1))
+    line = next(found for text in (after / "results.jsonl").read_text().splitlines() if (found := json.loads(text))["settings"]["ranks"] == 2)
+    (after / line["run"] / "timeline.json").write_text(json.dumps(analysis(2, line["figures"])))
+    page = Page(write_report(before, after))
+    for name in ("heat", "heat-after"):
+        assert "The run on 2 ranks" in page.inside[f"figure-{name}"]
+
+
+def test_variants_of_one_study_have_their_traces_side_by_side(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), loaders=("pandas", "fast"), repeats=1))))
+    assert titles(page, "heat") == ["Steps of every rank: before, pandas", "Steps of every rank: after, fast"]
+    assert "The run on 2 ranks (fast)" in page.inside["figure-timeline-after"]
+    assert page.source.count("<dt>clock error</dt>") == 1
+
+
+def test_a_side_without_a_trace_says_so_and_two_say_it_once(tmp_path: Path) -> None:
+    before = make_study(tmp_path / "a", Shape(ranks=(1, 2), loaders=("pandas",), repeats=1, trace=False))
+    after = make_study(tmp_path / "b", Shape(ranks=(1, 2), repeats=1))
+    page = Page(write_report(before, after))
+    assert page.drawn("heat-after") and not page.drawn("heat")
+    assert "timeline.json" in page.inside["figure-timeline"]
+    for path in after.rglob("timeline.json"):
+        path.unlink()
+    assert Page(write_report(before, after)).source.count("No run has left a timeline.json") == 3, "both figures, and the chip of the clock"
+
+
+def test_two_runs_are_shown_beside_each_other(tmp_path: Path) -> None:
+    page = Page(write_report(make_run(tmp_path / "a"), make_run(tmp_path / "b")))
+    assert titles(page, "timeline") == [f"Phases and communication over time: {side}" for side in ("before, a", "after, b")]
+
+
 def test_the_command_of_the_page_names_the_folder_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_study(tmp_path / "a b", Shape(ranks=(1, 2), repeats=1, trace=False, title=""))
     monkeypatch.chdir(tmp_path)
@@ -244,13 +298,17 @@ def test_words_of_others_stay_text(tmp_path: Path) -> None:
     assert json.loads(page.inside["data"])["about"]["title"] == hostile
 
 
-def test_200_points_are_quick_and_light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "analyse", analyse)
-    folder = large_study(tmp_path)
+def traced_once(folder: Path) -> Path:
     traced, *others = folder.rglob("timeline.json")
     for path in others:
         path.unlink()
     record_timeline(traced, ranks=64, steps=100)
+    return folder
+
+
+def test_200_points_are_quick_and_light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "analyse", analyse)
+    folder = traced_once(large_study(tmp_path))
     assert len((folder / "results.jsonl").read_text().splitlines()) == 200
     start = time.process_time()
     path = write_report(folder)
@@ -261,6 +319,17 @@ def test_200_points_are_quick_and_light(tmp_path: Path, monkeypatch: pytest.Monk
     assert page.drawn("heat") and ", 100 steps. A row" in page.inside["figure-heat"]
     assert page.drawn("timeline") and "CPU of n1" in page.inside["figure-timeline"]
     assert "wait for gradients" in page.inside["components"]
+
+
+def test_200_points_beside_as_many_are_quick_and_light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "analyse", analyse)
+    before, after = (traced_once(large_study(tmp_path / name)) for name in ("before", "after"))
+    start = time.process_time()
+    path = write_report(before, after)
+    assert time.process_time() - start < 5
+    assert path.stat().st_size < 3_000_000
+    page = Page(path)
+    assert all(page.drawn(name) for name in ("heat", "heat-after", "timeline", "timeline-after"))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import re
 import time
 from pathlib import Path
 
+import pytest
+
 from farandole.observe.analysis import analyse
 from farandole.report.figures.heat import heat_figure
 from farandole.report.figures.timeline import timeline_figure
@@ -15,10 +17,10 @@ def band(name: str, start_s: float, end_s: float, rank: int = 0) -> dict[str, ob
     return {"rank": rank, "name": name, "start_s": start_s, "end_s": end_s}
 
 
-def drawn(**found: object) -> str:
-    figure = timeline_figure(Trace(**found), "it was not sampled")  # type: ignore[arg-type]
+def drawn(beside: Trace | None = None, **found: object) -> str:
+    figure = timeline_figure(Trace(**found), "it was not sampled", beside)  # type: ignore[arg-type]
     assert figure.draw is not None
-    return figure.draw(1000.0)
+    return figure.caption + figure.draw(1000.0)
 
 
 def test_a_phase_stands_still_while_one_inside_it_runs() -> None:
@@ -76,6 +78,31 @@ def test_parts_of_a_node_have_lines_of_their_own_while_there_are_colours() -> No
     assert "<title>CPU of n1\n70.0 to 70.0 W, measured component</title>" in text
     many = drawn(power=[curve(f"n{node}", 90.0, cpu=70.0, memory=20.0) for node in range(4)])
     assert "power of n3" in many and "CPU" not in many
+
+
+@pytest.mark.parametrize(
+    ("other_s", "shown_s", "told"),
+    [(20.0, 20.0, "On one scale with the other"), (4.0, 10.0, "On one scale with the other"), (50.0, 10.0, "Not on one scale with the other, which took 50.0")],
+)
+def test_two_runs_are_on_one_scale_unless_one_would_be_too_small(other_s: float, shown_s: float, told: str) -> None:
+    text = drawn(Trace(bands=[band("train", 0, other_s)], power=[curve("n1", 90.0)]), bands=[band("train", 0, 10)], power=[curve("n1", 180.0)])
+    assert re.search(r'data-time="\S+ \S+ ([^"]*)"', text)[1] == f"{shown_s:g}"  # type: ignore[index]
+    assert told in text
+
+
+def test_watts_of_two_runs_are_on_one_scale(tmp_path: Path) -> None:
+    high, low = Trace(power=[curve("n1", 190.0)]), Trace(power=[curve("n1", 90.0)])
+    for text in (drawn(high, power=low.power), drawn(low, power=high.power)):
+        assert ">200</text>" in text
+
+
+def test_phases_of_two_runs_have_the_same_colours() -> None:
+    """Also where a script has named them itself, and one run lacks some."""
+    longer = Trace(bands=[band("read", 0, 1), band("warm up", 1, 2), band("solve", 2, 5)])
+    shorter = Trace(bands=[band("read", 0, 1), band("solve", 1, 4)])
+    first, second = (re.findall(r'swatch (\w+)"></i>([^<]*)<', text) for text in (drawn(shorter, bands=longer.bands), drawn(longer, bands=shorter.bands)))
+    assert len(first) == len({kind for kind, _ in first}) == 3
+    assert len(second) == 2 and {*second} < {*first}
 
 
 def heat(**found: object) -> tuple[str, str]:
