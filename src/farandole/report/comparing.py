@@ -57,6 +57,8 @@ class Comparison:
     after: str
     axis: Axis
     pairs: Sequence[Pair]
+    settings: Sequence[str] = ()
+    """The names of those in which the sides differ."""
 
     @property
     def first_series(self) -> list[Pair]:
@@ -81,7 +83,7 @@ def compare_studies(first: tuple[Study, Sequence[Point]], second: tuple[Study, S
     labels = [label_of(_alike(found, apart)) for found in (points, other_points)]
     if "" in labels or labels[0] == labels[1]:
         labels = [study.name, other.name] if study.name != other.name else [str(study.folder), str(other.folder)]
-    return Comparison(before=labels[0], after=labels[1], axis=axis, pairs=pairs)
+    return Comparison(before=labels[0], after=labels[1], axis=axis, pairs=pairs, settings=apart)
 
 
 def compare_series(series: Sequence[Series], axis: Axis, base: Mapping[str, Any]) -> Comparison | None:
@@ -98,7 +100,7 @@ def compare_series(series: Sequence[Series], axis: Axis, base: Mapping[str, Any]
         for point in first.points
         if repr(point.settings[axis.name]) in found
     ]
-    return Comparison(before=first.label, after=last.label, axis=axis, pairs=pairs) if pairs else None
+    return Comparison(before=first.label, after=last.label, axis=axis, pairs=pairs, settings=[name]) if pairs else None
 
 
 def _time(series: Series) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from farandole.errors import SettingsError
 from farandole.report.content import Content
+from farandole.report.differences import SAME, overlap
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import Level, level_bars
 from farandole.report.loaders import (
@@ -23,7 +24,6 @@ from farandole.report.numbers import bytes_text, number, seconds, times
 from farandole.report.reading import Study
 from farandole.report.table import loaders_table
 from farandole.report.trust import loaders_trust
-from farandole.report.verdict import SAME, overlap
 
 __all__ = ["is_of_loaders", "loaders_content"]
 
