@@ -76,6 +76,26 @@ def test_print_fits_on_a4_in_light_colours(tab: Tab, pages: dict[str, Path], pag
     assert "each configuration" in tab.run("document.querySelector('.trust').innerText.toLowerCase()"), "nobody can point at paper"
 
 
+@pytest.mark.parametrize("page", ["study", "comparison", "many"])
+@pytest.mark.parametrize("width", [WIDE, 850, 768, 620, NARROW])
+def test_text_in_figures_is_never_scaled_much(tab: Tab, pages: dict[str, Path], page: str, width: int) -> None:
+    tab.look(pages[page], width=width)
+    scales = tab.run(
+        "[...document.querySelectorAll('svg')].filter((one) => one.getBoundingClientRect().width > 0)"
+        ".map((one) => one.getBoundingClientRect().width / one.viewBox.baseVal.width)"
+    )
+    assert min(scales) > 0.75 and max(scales) < 1.2
+
+
+def test_in_print_the_first_verdict_is_the_largest_text(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.look(pages["comparison"], width=A4, media="print")
+    sizes = {
+        selector: float(str(tab.run(f"getComputedStyle(document.querySelector('{selector}')).fontSize")).removesuffix("px"))
+        for selector in (".verdict", ".verdict.more", "h2.part", "figcaption h2", ".side")
+    }
+    assert sizes[".verdict"] > sizes[".verdict.more"] and sizes[".verdict"] > sizes["h2.part"] > sizes["figcaption h2"] > sizes[".side"]
+
+
 def test_dark_is_dark(tab: Tab, pages: dict[str, Path]) -> None:
     tab.look(pages["study"], width=WIDE)
     light = tab.run(COLOURS)

@@ -9,6 +9,7 @@ from typing import Any
 
 from farandole.errors import SettingsError
 from farandole.report.groups import Axis, Point, Series, label_of, series_of
+from farandole.report.numbers import plain
 from farandole.report.reading import Study
 
 __all__ = ["Comparison", "Pair", "compare_series", "compare_studies"]
@@ -59,6 +60,11 @@ class Comparison:
     pairs: Sequence[Pair]
     settings: Sequence[str] = ()
     """The names of those in which the sides differ."""
+
+    def where(self, pair: Pair) -> str:
+        """On the axis, for sentences."""
+        value = plain(pair.value) if isinstance(pair.value, (int, float)) else str(pair.value)
+        return f"on {value} rank{'' if value == '1' else 's'}" if self.axis.name == "ranks" else f"with {self.axis.label} {value}"
 
     @property
     def first_series(self) -> list[Pair]:

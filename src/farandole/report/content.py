@@ -19,7 +19,7 @@ from farandole.report.markup import Markup
 from farandole.report.reading import Study
 from farandole.report.scaling import Scaling, scaling_of
 from farandole.report.table import compare_table, results_table
-from farandole.report.traced import components_tables, traced_figures
+from farandole.report.traced import components_of, traced_figures
 from farandole.report.traces import Trace, traces_of
 from farandole.report.trust import Item, made_apart, trust_of
 from farandole.report.verdict import comparison_verdict, run_verdict, study_verdict
@@ -63,7 +63,7 @@ def content_of(study: Study, other: Study | None) -> Content:
     return Content(
         study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, traces if other is None else traces[:1]),
         trust_after=trust_of(other, points_of(other), traces[1:]) if other is not None else [],
-        figures=_in_order(comparison, other, figures, traced), tables=[*tables, *components_tables(traces)],
+        figures=_in_order(comparison, other, figures, traced), tables=[*tables, *components_of(traces)],
         traces=traces, notes=_notes(study, other, points),
     )  # fmt: skip
 

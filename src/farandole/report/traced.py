@@ -14,7 +14,7 @@ from farandole.report.reading import Study
 from farandole.report.table import components_table
 from farandole.report.traces import Trace
 
-__all__ = ["components_tables", "traced_figures"]
+__all__ = ["components_of", "traced_figures"]
 
 
 def traced_figures(traces: Sequence[Trace], studies: Sequence[Study]) -> list[Figure]:
@@ -28,14 +28,14 @@ def traced_figures(traces: Sequence[Trace], studies: Sequence[Study]) -> list[Fi
     return [*heats, *timelines]
 
 
-def components_tables(traces: Sequence[Trace]) -> list[tuple[str, Markup]]:
-    found = []
-    for trace in traces:
-        if trace.components and trace.attempt is not None:
-            listed = components_table(trace.components, trace.attempt.figure("total_s"), f"components{trace.suffix}")
-            side = f", {trace.side}" if trace.side else ""
-            found.append((f"Components of the run on {trace.of}{side}, as a profiler lists them", listed))
-    return found
+def components_of(traces: Sequence[Trace]) -> list[tuple[str, Markup]]:
+    """A title and the table of all traces that have components; none where none has."""
+    known = {trace.side.partition(",")[0]: trace for trace in traces if trace.components}
+    if not known:
+        return []
+    of = " and ".join(f"{trace.of} {side}".strip() for side, trace in known.items())
+    listed = {side: (trace.components, trace.attempt.figure("total_s") if trace.attempt else None) for side, trace in known.items()}
+    return [(f"Components of the run{'s' if len(known) > 1 else ''} on {of}, as a profiler lists them", components_table(listed))]
 
 
 def _of_side(figure: Figure, trace: Trace) -> Figure:

@@ -53,7 +53,7 @@ class Trace:
         """Which run it is of, for captions."""
         ranks = self.attempt.settings.get("ranks") if self.attempt else None
         told = "" if ranks is None else f"{ranks} rank{'' if ranks == 1 else 's'}"
-        return f"{told} ({self.variant})" if self.variant else told
+        return f"{told} ({self.variant})" if self.variant and not self.side.endswith(f", {self.variant}") else told
 
 
 def traces_of(study: Study, other: Study | None, comparison: Comparison | None) -> list[Trace]:

@@ -230,8 +230,7 @@ def comparison_verdict(comparison: Comparison) -> str:
     pairs = [pair for pair in pairs if pair.label == pairs[0].label]
     fair = [pair for pair in pairs if not pair.oversubscribed]
     pair = (fair or pairs)[-1]
-    where = f"on {pair.value} rank{'' if pair.value == 1 else 's'}" if comparison.axis.name == "ranks" else f"with {comparison.axis.label} {pair.value}"
-    where += f", {pair.label}" if pair.label else ""
+    where = comparison.where(pair) + (f", {pair.label}" if pair.label else "")
     clauses = [*_time(pair, comparison, where), *_once(pair, comparison), *_sharing(pairs, fair), *_energy(pair, comparison)]
     return _sentence(clauses)
 

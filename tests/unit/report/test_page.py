@@ -4,8 +4,11 @@ import json
 import re
 import shlex
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,8 +96,8 @@ def test_what_is_missing_says_why(tmp_path: Path) -> None:
 
 
 def test_the_traced_run_is_named_by_what_tells_it_from_others(tmp_path: Path) -> None:
-    page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), loaders=("pandas", "fast"), batch_sizes=(10,), repeats=1))))
-    assert re.search(r"The run on 2 ranks \((pandas|fast)\), ", page.inside["figure-heat"])
+    page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), batch_sizes=(10, 20), repeats=1))))
+    assert re.search(r"The run on 2 ranks \(batch size (10|20)\), ", page.inside["figure-heat"])
 
 
 def test_a_trace_without_power_is_drawn_and_says_so(tmp_path: Path) -> None:
@@ -184,7 +187,11 @@ def test_both_sides_have_their_steps_and_their_power_over_time(tmp_path: Path) -
     assert titles(page, "heat") == ["Steps of every rank: before, pandas", "Steps of every rank: after, fast"]
     assert titles(page, "timeline")[1] == "Power over time, phases and communication: after, fast"
     assert page.source.index('id="figure-timeline-after"') < page.source.index(">Before: pandas</h2>") < page.source.index('id="figure-time"')
-    assert "allreduce" in page.inside["components"] and "allreduce" in page.inside["components-after"]
+    (title,) = re.findall("<h2>(Components [^<]*)</h2>", page.source)
+    assert title == "Components of the runs on 2 ranks before and 2 ranks after, as a profiler lists them"
+    table = page.source.split('id="components"')[1].split("</table>")[0]
+    assert re.findall('data-name="([^"]*)"', table)[:4] == ["component", "calls, before", "time, before [s]", "share of the run, before"]
+    assert table.count(">allreduce</td>") == 1 and table.count("</th>") == 7
     assert page.source.count("<dt>clock error</dt>") == 2
     data = json.loads(page.inside["data"])
     assert [len(data[name]["ranks"]) for name in ("trace", "trace_after")] == [2, 2]
@@ -204,7 +211,7 @@ def test_what_is_shown_of_both_sides_is_of_the_same_configuration(tmp_path: Path
 def test_variants_of_one_study_have_their_traces_side_by_side(tmp_path: Path) -> None:
     page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), loaders=("pandas", "fast"), repeats=1))))
     assert titles(page, "heat") == ["Steps of every rank: before, pandas", "Steps of every rank: after, fast"]
-    assert "The run on 2 ranks (fast)" in page.inside["figure-timeline-after"]
+    assert "The run on 2 ranks; " in page.inside["figure-timeline-after"], "which is in the title"
     assert page.source.count("<dt>clock error</dt>") == 1
 
 
@@ -289,6 +296,67 @@ def test_no_change_is_told_of_joules_that_are_not_above_idle(tmp_path: Path) -> 
     headings = re.findall('data-name="([^"]*)"', table)
     cells = re.findall('<td[^>]* data-v="([^"]*)"', table)
     assert cells[headings.index("above idle, change")] == ""
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The study with its results as `change` leaves them."""
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        change(line)
+    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_bars_end_at_the_total_that_the_table_has(tmp_path: Path) -> None:
+    """Also where phases lack a little of it."""
+    folder = make_study(tmp_path, Shape(ranks=(4,), loaders=("pandas", "fast"), repeats=1, trace=False))
+    changed(folder, lambda line: line["figures"].update(total_s=50.0, load_s=10.0, train_s=39.8, preprocess_s=0.0, broadcast_s=0.0, evaluate_s=0.0))
+    assert "50.0\u202fs" in Page(write_report(folder)).inside["figure-time"]
+
+
+def test_nearly_all_is_not_all(tmp_path: Path) -> None:
+    before, after = (make_study(tmp_path / name, Shape(ranks=(2,), loaders=(name,), repeats=1, trace=False)) for name in ("pandas", "fast"))
+    changed(before, lambda line: line["figures"].update(load_s=1.0))
+    changed(after, lambda line: line["figures"].update(load_s=0.003))
+    assert "−99.7%" in Page(write_report(before, after)).inside["comparison"]
+
+
+def test_a_spread_that_digits_do_not_show_is_left_out(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, Shape(ranks=(2,), repeats=2, trace=False))
+    changed(folder, lambda line: line["figures"].update(total_s=100.0 + 0.01 * line["repeat"]))
+    assert "100–100" not in Page(write_report(folder)).inside["results"]
+
+
+def test_rows_say_that_power_is_modelled_where_not_all_are(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False))
+    assert page_rows(folder).count("modelled power") == 0, "the headings say it"
+    changed(folder, lambda line: line.update(marks=["modelled power"] if line["settings"]["ranks"] == 2 else []))
+    assert page_rows(folder).count("modelled power") == 1
+
+
+def page_rows(folder: Path) -> str:
+    return Page(write_report(folder)).source.split('id="results"')[1].split("<tbody>")[1].split("</table>")[0]
+
+
+def test_calls_are_counted_in_whole_numbers(tmp_path: Path) -> None:
+    table = Page(write_report(make_run(tmp_path))).source.split('id="components"')[1].split("</table>")[0]
+    assert ">fit</td><td data-v=\"1\">1</td>" in table
+
+
+def test_names_are_not_joined_by_a_line(tmp_path: Path) -> None:
+    figures = {}
+    for name, shape in (("names", Shape(ranks=(4,), loaders=("pandas", "fast", "chunked"))), ("ranks", Shape(ranks=(1, 2, 4)))):
+        page = Page(write_report(make_study(tmp_path / name, replace(shape, repeats=1, trace=False))))
+        figures[name] = page.source.split('id="figure-energy"')[1].split("</figure>")[0]
+    assert 'class="line' not in figures["names"] and 'class="line' in figures["ranks"]
+
+
+def test_every_series_has_a_name(tmp_path: Path) -> None:
+    """Beside its points, or in a legend where there is no room beside all of them."""
+    shape = Shape(ranks=(4, 8, 16, 32, 64), loaders=("pandas", "fast"), batch_sizes=(10, 20, 80), repeats=1, trace=False, cores=64)
+    figure = Page(write_report(make_study(tmp_path, shape))).source.split('id="figure-energy"')[1].split('class="narrow print"')[0]
+    named = re.findall(r"batch size \d+, \w+", re.sub("<title>.*?</title>", "", figure, flags=re.DOTALL))
+    assert len(set(named)) == 5
 
 
 def test_words_of_others_stay_text(tmp_path: Path) -> None:

@@ -33,10 +33,11 @@ def test_a_phase_stands_still_while_one_inside_it_runs() -> None:
 
 
 def test_phases_that_a_script_has_named_have_colours_too() -> None:
-    text = drawn(bands=[band("warm up", 0, 1), band("solve", 1, 5)])
-    assert 'class="fill s1"' in text
-    assert 'class="fill s2"' in text
-    assert "solve</li>" in text
+    names = ("read", "warm up", "solve", "check")
+    text = drawn(bands=[band(name, at, at + 1) for at, name in enumerate(names)])
+    kinds = re.findall(r'swatch (\w+)"></i>([^<]*)<', text)
+    assert [name for _, name in kinds] == [*names] and len({kind for kind, _ in kinds}) == 4
+    assert "s2" not in dict(kinds), "which waits for allreduce look like"
 
 
 def test_a_gap_in_the_power_is_a_gap_in_the_line() -> None:
@@ -96,6 +97,16 @@ def test_watts_of_two_runs_are_on_one_scale(tmp_path: Path) -> None:
         assert ">200</text>" in text
 
 
+def test_lanes_end_with_their_run() -> None:
+    """On the scale of a longer one, it would look as if it went on without waiting."""
+    sent = [band("ALLREDUCE", 1, 2)]
+    widths = [
+        float(re.search(r'width="([^"]*)" height="12" class="lane"', drawn(beside, communication=sent, bands=[band("train", 0, 10)]))[1])  # type: ignore[index]
+        for beside in (None, Trace(bands=[band("train", 0, 20)]))
+    ]
+    assert widths[1] == pytest.approx(widths[0] / 2, abs=0.1)
+
+
 def test_phases_of_two_runs_have_the_same_colours() -> None:
     """Also where a script has named them itself, and one run lacks some."""
     longer = Trace(bands=[band("read", 0, 1), band("warm up", 1, 2), band("solve", 2, 5)])
@@ -120,6 +131,7 @@ def test_the_late_rank_is_dark_although_all_steps_end_together() -> None:
     text, caption = heat(steps=steps, step_wait_s=[[0.04] * 50, [0.04] * 50, [0.0] * 50, [0.04] * 50])
     assert darkest(text) == {"0 2h50"}
     assert "without its wait for slower ranks, against the median of all, 60.0\u202fms." in caption
+    assert "dark" not in caption, "on a dark screen, what is slow is light"
 
 
 def test_an_entry_of_several_steps_is_as_wide_as_they_are() -> None:

@@ -314,7 +314,7 @@ def test_a_measured_saving_is_told(tmp_path: Path) -> None:
     assert "% less energy." in found.verdicts[0]
     energy = next(figure for figure in found.figures if figure.name == "compare-energy")
     assert energy.draw is not None
-    assert energy.caption.startswith("Measured. At best ")
+    assert energy.caption.startswith("Measured. At best ") and energy.caption.endswith("% less, on 2 ranks.")
 
 
 def without_power(folder: Path, *numbers: int) -> None:
@@ -355,6 +355,7 @@ def test_nodes_and_their_parts_are_measured_and_not_compared(tmp_path: Path) -> 
 
 def test_variants_within_one_study_are_compared(tmp_path: Path) -> None:
     found = content(tmp_path, ranks=(1, 2), loaders=("pandas", "fast"))
+    assert next(figure for figure in found.figures if figure.name == "efficiency").caption.startswith("Of fast. Shared work, against ")
     assert found.verdicts[0].startswith("Fast instead of pandas: ")
     assert found.figures[0].name == "compare"
 

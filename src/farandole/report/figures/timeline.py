@@ -25,6 +25,8 @@ _MOST_CURVES = 5
 """There are as many colours: with more nodes than these, lines of power are drawn alike."""
 _MOST_APART = 4.0
 """Runs of which one took more than so many times as long have scales of their own."""
+_OWN = ("s1", "s3", "s4", "s5", "s2")
+"""For phases that a script has named; waits for allreduce have the colour of the last."""
 _PARTS = {"cpu": "CPU", "memory": "memory", "gpu": "GPU"}
 
 
@@ -157,7 +159,7 @@ def _timeline(ranks: Sequence[int], shown: _Shown, look: _Look, width: float) ->
     parts = [
         *(_bands(phases, ranks, x, look.kinds) if phases else ()),
         *(_power(shown, look.kinds, x, frame, power_top, ticks_w) if power else ()),
-        *(_lanes(sent, ranks, x, lanes_top) if sent else ()),
+        *(_lanes(shown, ranks, x, lanes_top) if sent else ()),
         x_axis(frame, x, inside(linear_ticks(0.0, look.end_s, 8), 0.0, look.end_s), plain, "seconds since the start"),
         tag("line", x1=0, x2=0, y1=4, y2=frame.y1, class_="cursor", visibility="hidden"),
     ]
@@ -204,7 +206,7 @@ def _kinds(phases: Sequence[_Span]) -> dict[str, str]:
     """Classes of colours by phase; phases that a script has named itself get those of series, in the order they begin."""
     names = dict.fromkeys(span.name for span in sorted(phases, key=lambda span: (span.start_s, span.name)))
     own = [name for name in names if name not in PHASES]
-    return {name: f"p-{name}" for name in PHASES if name in names} | {name: f"s{at % 5 + 1}" for at, name in enumerate(own)}
+    return {name: f"p-{name}" for name in PHASES if name in names} | {name: _OWN[at % len(_OWN)] for at, name in enumerate(own)}
 
 
 def _bands(phases: Sequence[_Span], ranks: Sequence[int], x: Scale, kinds: Mapping[str, str]) -> Iterator[str]:
@@ -283,7 +285,9 @@ def _wait(name: str) -> tuple[str, str]:
     return _WAITS.get(name, ("c-other", "other collectives"))
 
 
-def _lanes(sent: Sequence[_Span], ranks: Sequence[int], x: Scale, top: float) -> Iterator[str]:
+def _lanes(shown: _Shown, ranks: Sequence[int], x: Scale, top: float) -> Iterator[str]:
+    """As long as the run, also on the scale of a longer one."""
+    sent, across = shown.sent, x(shown.end_s) - x.start
     yield tag("text", "communication", x=0, y=top - 8, class_="axis-name")
     bins = int((x.end - x.start) / 1.5)
     for at, rank in enumerate(ranks):
@@ -292,7 +296,7 @@ def _lanes(sent: Sequence[_Span], ranks: Sequence[int], x: Scale, top: float) ->
         waits = [_wait(name) for name in dict.fromkeys(span.name for span in sent if span.rank == rank)]
         told = {f"{kind} d{depth}": f"rank {rank} waits for {words}" for kind, words in waits for depth in range(1, 5)}
         yield tag("text", f"rank {rank}", x=x.start - 8, y=top + at * _LANE + 11, class_="tick end")
-        yield tag("rect", x=x.start, y=top + at * _LANE + 1, width=x.end - x.start, height=_LANE - 2, class_="lane")
+        yield tag("rect", x=x.start, y=top + at * _LANE + 1, width=across, height=_LANE - 2, class_="lane")
         yield cells([row], x=x.start, y=top + at * _LANE, width=x.end - x.start, height=_LANE, words=told)
 
 
