@@ -34,10 +34,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     real = write_report(traced)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(traces, "analyse", stand_in_analyse)
-        before = make_study(root / "pandas", Shape(loaders=("pandas",), repeats=2, trace=False))
-        after = make_study(root / "fast", Shape(repeats=2, trace=False))
+        before = make_study(root / "pandas", Shape(loaders=("pandas",), repeats=2, cores=64, idle_w=60.0))
+        after = make_study(root / "fast", Shape(repeats=2, cores=64, idle_w=60.0))
         return {
-            "study": write_report(make_study(root / "study", Shape(failures=((4, 1), (16, 0))))),
+            "study": write_report(make_study(root / "study", Shape(failures=((4, 1), (16, 0)), idle_w=60.0))),
             "comparison": write_report(before, after),
             "run": write_report(make_run(root / "run")),
             "traced": real,

@@ -76,6 +76,26 @@ def test_print_fits_on_a4_in_light_colours(tab: Tab, pages: dict[str, Path], pag
     assert "each configuration" in tab.run("document.querySelector('.trust').innerText.toLowerCase()"), "nobody can point at paper"
 
 
+@pytest.mark.parametrize("page", ["study", "comparison", "many"])
+@pytest.mark.parametrize("width", [WIDE, 850, 768, 620, NARROW])
+def test_text_in_figures_is_never_scaled_much(tab: Tab, pages: dict[str, Path], page: str, width: int) -> None:
+    tab.look(pages[page], width=width)
+    scales = tab.run(
+        "[...document.querySelectorAll('svg')].filter((one) => one.getBoundingClientRect().width > 0)"
+        ".map((one) => one.getBoundingClientRect().width / one.viewBox.baseVal.width)"
+    )
+    assert min(scales) > 0.75 and max(scales) < 1.2
+
+
+def test_in_print_the_first_verdict_is_the_largest_text(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.look(pages["comparison"], width=A4, media="print")
+    sizes = {
+        selector: float(str(tab.run(f"getComputedStyle(document.querySelector('{selector}')).fontSize")).removesuffix("px"))
+        for selector in (".verdict", ".verdict.more", "h2.part", "figcaption h2", ".side")
+    }
+    assert sizes[".verdict"] > sizes[".verdict.more"] and sizes[".verdict"] > sizes["h2.part"] > sizes["figcaption h2"] > sizes[".side"]
+
+
 def test_dark_is_dark(tab: Tab, pages: dict[str, Path]) -> None:
     tab.look(pages["study"], width=WIDE)
     light = tab.run(COLOURS)
@@ -102,6 +122,17 @@ def test_pointing_at_a_figure_tells_its_numbers(tab: Tab, pages: dict[str, Path]
     assert tab.complaints == []
 
 
+def test_pointing_at_the_second_study_s_figures_tells_theirs(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.look(pages["comparison"], width=WIDE)
+    tab.point_at(*middle_of(tab, "#figure-heat-after svg"))
+    assert tip(tab).startswith("rank ")
+    ends = [tab.run(f"document.querySelector('#{name} .wide svg').dataset.time") for name in ("figure-timeline", "figure-timeline-after")]
+    assert ends[0] == ends[1], "on one scale"
+    tab.point_at(*middle_of(tab, "#figure-timeline-after .p-train.fill"))
+    assert "training" in tip(tab) and "at " in tip(tab)
+    assert tab.complaints == []
+
+
 def test_a_click_on_a_heading_sorts(tab: Tab, pages: dict[str, Path]) -> None:
     tab.look(pages["study"], width=WIDE)
     heading = "[...document.querySelectorAll('#results th')].find((th) => th.dataset.name === 'total [s]')"
@@ -122,9 +153,11 @@ def test_tables_are_copied_as_csv_and_latex(tab: Tab, pages: dict[str, Path]) ->
     head, *rows = str(tab.run("window.copied")).strip().split("\n")
     assert head.startswith("ranks,nodes,local batch,global batch,rate,total [s]")
     assert [row.split(",")[0] for row in rows] == ["1", "2", "4", "8", "16"]
+    assert '"above idle, modelled [kJ]"' in head
     tab.run("document.querySelector('[data-copy=latex][data-table=results]').click()")
     latex = str(tab.run("window.copied"))
     assert latex.startswith("\\begin{table}\n\\centering\n\\caption{All configurations. Medians of 2 to 3 runs. Speedup and ")
+    assert " & above idle, modelled [kJ] & " in latex
     assert "\n\\begin{tabular}{rrrr" in latex and latex.count("\\\\\n") == 6
     tab.run(r"document.querySelector('#results th').dataset.name = 'a\\b^c~d'")
     tab.run("document.querySelector('[data-copy=latex][data-table=results]').click()")

@@ -43,6 +43,8 @@ class Shape:
     failures: Sequence[tuple[int, int]] = ()
     """Ranks and repeats of the points that fail."""
     power: str = "modelled"
+    idle_w: float | None = None
+    """Of an idle node, where it was measured."""
     accuracy: bool = True
     trace: bool = True
     """Of the last run on most ranks."""
@@ -206,16 +208,22 @@ def _figures(shape: Shape, settings: dict[str, Any], random: Random) -> dict[str
         "exposed_s": exposed_s, "wait_s": wait_s, "data_stall_s": stall_s, "peak_bytes": 1_900_000_000,
         "energy_j": energy_j, "power_w": watts, "energy_per_sample_j": None if energy_j is None else energy_j / samples,
         "edp_js": None if energy_j is None else energy_j * total_s, "power_provenance": shape.power,
+        "idle_w": shape.idle_w, "above_idle_j": _above_idle_j(shape, settings["nodes"], total_s, energy_j),
         "loss": 0.02 * 1.5**doublings if shape.accuracy else None, "accuracy": min(1.0, accuracy + 0.01) if shape.accuracy else None,
         "test_loss": 0.03 * 1.5**doublings if shape.accuracy else None, "test_accuracy": accuracy if shape.accuracy else None,
         "global_batch": batch * ranks, "local_batch": batch, "epochs": epochs, "parameters": 15_482_222,
     }  # fmt: skip
 
 
+def _above_idle_j(shape: Shape, nodes: int, total_s: float, energy_j: float | None) -> float | None:
+    return None if energy_j is None or shape.idle_w is None else energy_j - shape.idle_w * nodes * total_s
+
+
 def _power(figures: dict[str, Any], shape: Shape) -> dict[str, Any]:
     total = {
         "energy_j": figures["energy_j"], "mean_w": figures["power_w"], "provenance": shape.power, "reason": "",
         "duration_s": figures["total_s"], "bridged_s": 0.004 * figures["total_s"],
+        "idle_w": figures["idle_w"], "above_idle_j": figures["above_idle_j"],
         "source": "model 80 W (a guess: 10 W a core, 8 cores)" if shape.power == "modelled" else "RAPL package-0 + RAPL dram",
     }  # fmt: skip
     return {"total": total, "phases": {}, "nodes": [{"host": "n1", "sampler": {"share_of_a_core": 0.0031, "interval_s": 0.1}}]}

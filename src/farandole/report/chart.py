@@ -87,7 +87,11 @@ def log_ticks(low: float, high: float, about: int = 6) -> list[float]:
         ticks = [tick for tick in found if low * 0.999 <= tick <= high * 1.001]
         if len(ticks) <= about + 2:
             break
-    return ticks if len(ticks) > 3 else max(ticks, inside(linear_ticks(low, high, 4), low, high), key=len)
+    if len(ticks) > 3:
+        return ticks
+    # Within a decade or so even steps are more, and two ticks would not show that the axis is logarithmic.
+    even_steps = [inside(linear_ticks(low, high, more), low, high) for more in (4, 6)]
+    return next((found for found in (max(ticks, even_steps[0], key=len), even_steps[1]) if len(found) > 2), ticks)
 
 
 def even(ticks: Sequence[float]) -> Callable[[float], str]:
@@ -178,7 +182,7 @@ def x_axis(
     return join(parts)
 
 
-def svg(frame: Frame, *parts: str, words: str, **attributes: str) -> Markup:
+def svg(frame: Frame, *parts: str | None, words: str, **attributes: str) -> Markup:
     """The chart, as wide as its place, at most a little more than drawn for."""
     return tag(
         "svg", *parts,

@@ -9,6 +9,7 @@ from typing import Any
 
 from farandole.errors import SettingsError
 from farandole.report.groups import Axis, Point, Series, label_of, series_of
+from farandole.report.numbers import plain
 from farandole.report.reading import Study
 
 __all__ = ["Comparison", "Pair", "compare_series", "compare_studies"]
@@ -32,9 +33,9 @@ class Pair:
         return self.before.oversubscribed or self.after.oversubscribed
 
     def saved(self, figure: str) -> float | None:
-        """The share of a figure that is gone; negative where it grew."""
+        """The share of a figure that is gone; negative where it grew, None where there was none of it."""
         before, after = self.before.median(figure), self.after.median(figure)
-        return None if not before or after is None else 1 - after / before
+        return None if before is None or before <= 0 or after is None else 1 - after / before
 
     def factor(self, figure: str) -> float | None:
         before, after = self.before.median(figure), self.after.median(figure)
@@ -57,6 +58,13 @@ class Comparison:
     after: str
     axis: Axis
     pairs: Sequence[Pair]
+    settings: Sequence[str] = ()
+    """The names of those in which the sides differ."""
+
+    def where(self, pair: Pair) -> str:
+        """On the axis, for sentences."""
+        value = plain(pair.value) if isinstance(pair.value, (int, float)) else str(pair.value)
+        return f"on {value} rank{'' if value == '1' else 's'}" if self.axis.name == "ranks" else f"with {self.axis.label} {value}"
 
     @property
     def first_series(self) -> list[Pair]:
@@ -81,7 +89,7 @@ def compare_studies(first: tuple[Study, Sequence[Point]], second: tuple[Study, S
     labels = [label_of(_alike(found, apart)) for found in (points, other_points)]
     if "" in labels or labels[0] == labels[1]:
         labels = [study.name, other.name] if study.name != other.name else [str(study.folder), str(other.folder)]
-    return Comparison(before=labels[0], after=labels[1], axis=axis, pairs=pairs)
+    return Comparison(before=labels[0], after=labels[1], axis=axis, pairs=pairs, settings=apart)
 
 
 def compare_series(series: Sequence[Series], axis: Axis, base: Mapping[str, Any]) -> Comparison | None:
@@ -98,7 +106,7 @@ def compare_series(series: Sequence[Series], axis: Axis, base: Mapping[str, Any]
         for point in first.points
         if repr(point.settings[axis.name]) in found
     ]
-    return Comparison(before=first.label, after=last.label, axis=axis, pairs=pairs) if pairs else None
+    return Comparison(before=first.label, after=last.label, axis=axis, pairs=pairs, settings=[name]) if pairs else None
 
 
 def _time(series: Series) -> float:

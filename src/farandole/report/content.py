@@ -11,17 +11,16 @@ from farandole.report.comparing import Comparison, compare_series, compare_studi
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import PHASES, Bar, phases_of, stacked_bars
 from farandole.report.figures.compare import compare_energy_figure, compare_figure, compare_times_figure
-from farandole.report.figures.heat import heat_figure
 from farandole.report.figures.quality import accuracy_figure, energy_figure
 from farandole.report.figures.scaling import efficiency_figure, time_figure
 from farandole.report.figures.single import history_figures, phases_figure
-from farandole.report.figures.timeline import timeline_figure
-from farandole.report.groups import Axis, Point, Series, axis_of, is_emulated, label_of, points_of, series_of
+from farandole.report.groups import Axis, Point, Series, axis_of, is_emulated, points_of, series_of
 from farandole.report.markup import Markup
 from farandole.report.reading import Study
 from farandole.report.scaling import Scaling, scaling_of
-from farandole.report.table import compare_table, components_table, results_table
-from farandole.report.traces import Trace, trace_of
+from farandole.report.table import compare_table, results_table
+from farandole.report.traced import components_of, traced_figures
+from farandole.report.traces import Trace, traces_of
 from farandole.report.trust import Item, made_apart, trust_of
 from farandole.report.verdict import comparison_verdict, run_verdict, study_verdict
 
@@ -40,60 +39,43 @@ class Content:
     """Of the other study."""
     figures: list[Figure]
     tables: list[tuple[str, Markup]]
-    trace: Trace
+    traces: list[Trace] = field(default_factory=list)
+    """Of one run, or of two that are compared."""
     notes: list[str] = field(default_factory=list)
 
 
 def content_of(study: Study, other: Study | None) -> Content:
-    trace = trace_of(study)
     points = points_of(study)
     axis = axis_of(study.kind, points)
     series = series_of(points, axis)
-    trace.variant = _variant(trace, series, axis)
     scalings = _scalings(study, series, axis)
     comparison = _comparison(study, other, points, series, axis)
     verdicts = [run_verdict(study) if study.is_run else _study_verdict(study, series, axis, scalings)]
     title = "Figures" if study.is_run else "All configurations"
     tables = [(title if other is None else f"{title} before, {study.name}", _results(points, series, axis, scalings))]
     figures = _run_figures(study) if study.is_run else _study_figures(study, series, axis, scalings[0] if scalings else [])
+    traces = traces_of(study, other, comparison)
+    traced = traced_figures(traces, [study, other or study])
     if comparison is not None:
         verdicts = [comparison_verdict(comparison), f"Before, {comparison.before}: {_lowered(verdicts[0])}" if other is not None else verdicts[0]]
-        figures = [compare_figure(comparison), *_compared(comparison, other), *figures]
         if comparison.pairs:
             tables.insert(0, (f"{comparison.before} against {comparison.after}", compare_table(comparison)))
-    if trace.components and trace.attempt is not None:
-        listed = components_table(trace.components, trace.attempt.figure("total_s"))
-        tables.append((f"Components of the run on {trace.of}, as a profiler lists them", listed))
-    figures += [heat_figure(trace), timeline_figure(trace, _no_power(study))]
     return Content(
-        study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, trace),
-        trust_after=trust_of(other, points_of(other), None) if other is not None else [], figures=figures, tables=tables,
-        trace=trace, notes=_notes(study, other, points),
+        study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, traces if other is None else traces[:1]),
+        trust_after=trust_of(other, points_of(other), traces[1:]) if other is not None else [],
+        figures=_in_order(comparison, other, figures, traced), tables=[*tables, *components_of(traces)],
+        traces=traces, notes=_notes(study, other, points),
     )  # fmt: skip
 
 
-def _compared(comparison: Comparison, other: Study | None) -> list[Figure]:
-    """Within one study, the lines of its series show the same. What follows is of the first study."""
+def _in_order(comparison: Comparison | None, other: Study | None, figures: list[Figure], traced: list[Figure]) -> list[Figure]:
+    """Of two studies, what is of both comes first. Within one, the lines of its series show what lines of both would."""
+    if comparison is None:
+        return [*figures, *traced]
     if other is None:
-        return []
-    rest = Figure(name="before", title=f"Before: {comparison.before}", full=True)
-    return [compare_times_figure(comparison), compare_energy_figure(comparison), rest]
-
-
-def _variant(trace: Trace, series: Sequence[Series], axis: Axis) -> str:
-    """What tells the run that was traced from others on as many ranks."""
-    for one in series:
-        for point in one.points:
-            if any(attempt is trace.attempt for attempt in point.attempts):
-                along = {} if axis.name == "ranks" or len(one.points) < 2 else {axis.name: point.settings.get(axis.name)}
-                return label_of({name: value for name, value in (along | one.settings).items() if name != "ranks"})
-    return ""
-
-
-def _no_power(study: Study) -> str:
-    if any(attempt.figure("energy_j") is not None for attempt in study.finished):
-        return "the timeline has no curve of it"
-    return study.reason("energy_j") or "it was not sampled"
+        return [compare_figure(comparison), *figures, *traced]
+    both = [compare_figure(comparison), compare_times_figure(comparison), compare_energy_figure(comparison), *traced]
+    return [*both, Figure(name="before", title=f"Before: {comparison.before}", full=True), *figures]
 
 
 def _study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling[Point]]]) -> str:

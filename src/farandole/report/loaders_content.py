@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from farandole.errors import SettingsError
 from farandole.report.content import Content
+from farandole.report.differences import SAME, overlap
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import Level, level_bars
 from farandole.report.loaders import (
@@ -22,9 +23,7 @@ from farandole.report.loaders import (
 from farandole.report.numbers import bytes_text, number, seconds, times
 from farandole.report.reading import Study
 from farandole.report.table import loaders_table
-from farandole.report.traces import Trace
 from farandole.report.trust import loaders_trust
-from farandole.report.verdict import SAME, overlap
 
 __all__ = ["is_of_loaders", "loaders_content"]
 
@@ -49,7 +48,7 @@ def loaders_content(study: Study) -> Content:
     readings = readings_of(study)
     return Content(
         study=study, other=None, verdicts=_verdicts(study, readings), trust=loaders_trust(study, [one.point for one in readings]),
-        figures=_figures(study, readings), tables=[("All readings", loaders_table(readings))], trace=Trace(),
+        figures=_figures(study, readings), tables=[("All readings", loaders_table(readings))],
         notes=[*study.warnings, *(f"Failed: {told}" for told in failures(readings))],
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import bytes_text
 from farandole.report.reading import Study
 from farandole.report.runs import command_of
+from farandole.report.traces import Trace
 from farandole.report.trust import Item
 
 __all__ = ["page_of"]
@@ -176,16 +177,23 @@ def _processor(environment: Mapping[str, Any]) -> str | None:
 
 
 def _embedded(content: Content) -> Markup:
-    trace = content.trace
+    trace, after = [*content.traces, None, None][:2]
     data = {
         "about": content.study.about,
         "results": content.study.raw,
         "compared_with": None if content.other is None else {"about": content.other.about, "results": content.other.raw},
-        "trace": {"ranks": [_without_steps(rank) for rank in trace.ranks], "residual_s": trace.residual_s, "components": trace.components},
+        "trace": _trace(trace),
+        "trace_after": _trace(after),
     }
     text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=False)
     # "</script" and "<!--" end or change a script element wherever they stand.
     return tag("script", Markup(text.replace("<", "\\u003c")), type="application/json", id="data")
+
+
+def _trace(trace: Trace | None) -> dict[str, Any] | None:
+    if trace is None:
+        return None
+    return {"ranks": [_without_steps(rank) for rank in trace.ranks], "residual_s": trace.residual_s, "components": trace.components}
 
 
 def _without_steps(rank: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,6 +91,7 @@ def _energy(power: Mapping[str, Any] | None, record: Mapping[str, Any]) -> dict[
     return {
         "energy_j": energy_j,
         "power_w": total.get("mean_w") if whole else None,
+        "above_idle_j": total.get("above_idle_j") if whole else None,
         "energy_per_sample_j": energy_j / samples if energy_j is not None and samples else None,
         "edp_js": energy_j * duration_s if energy_j is not None and duration_s else None,
         "power_provenance": total.get("provenance") or "none",

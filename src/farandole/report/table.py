@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,7 @@ _COLUMNS = (
     Column(name="samples/s", value=_figure("samples_per_s")),
     Column(name="power", unit="W", value=_figure("power_w")),
     Column(name="energy", unit="kJ", value=lambda point, _: _times(point.median("energy_j"), 1e-3)),
+    Column(name="above idle", unit="kJ", value=lambda point, _: _times(point.median("above_idle_j"), 1e-3)),
     Column(name="J/sample", value=_figure("energy_per_sample_j"), minor=True),
     Column(name="EDP", unit="kJ s", value=lambda point, _: _times(point.median("edp_js"), 1e-3), minor=True),
     Column(name="loss", value=_figure("loss"), minor=True),
@@ -71,7 +72,8 @@ _COLUMNS = (
     Column(name="test loss", value=_figure("test_loss"), minor=True),
     Column(name="test {metric}", value=_figure("test_accuracy"), text=lambda value: f"{value:.3f}", spread="test_accuracy"),
 )
-_OF_POWER = frozenset({"power", "energy", "J/sample", "EDP"})
+_MODELLED = "modelled power"
+_OF_POWER = frozenset({"power", "energy", "above idle", "J/sample", "EDP"})
 
 
 def _times(value: float | None, factor: float) -> float | None:
@@ -98,7 +100,8 @@ def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scalin
         )
         for column in shown
     ]  # fmt: skip
-    rows = [_row(point, by_point.get(id(point)), named, shown) for point in points]
+    told = {_MODELLED} if all(_MODELLED in point.marks for point in points if point.attempts) else set()
+    rows = [_row(point, by_point.get(id(point)), named, shown, told) for point in points]
     return _table([*head, _heading("runs", kind="word")], rows, "results", " ".join([_medians(points), *_base(scalings)]))
 
 
@@ -129,10 +132,11 @@ def _heading(name: str, unit: str = "", *, kind: str | None = None, caveat: str 
     return tag("th", tag("button", told, type="button"), scope="col", data_name=full, class_=kind)
 
 
-def _row(point: Point, scaling: Scaling[Point] | None, named: Sequence[str], shown: Sequence[Column]) -> Markup:
+def _row(point: Point, scaling: Scaling[Point] | None, named: Sequence[str], shown: Sequence[Column], told: Set[str]) -> Markup:
+    """`told` are marks that the headings have already."""
     cells = [_setting_cell(point.settings.get(name)) for name in named]
     cells += [_cell(column, point, scaling) for column in shown]
-    return tag("tr", *cells, _runs(point), class_="none" if not point.attempts else None)
+    return tag("tr", *cells, _runs(point, told), class_="none" if not point.attempts else None)
 
 
 def _setting_cell(value: object) -> Markup:
@@ -151,13 +155,14 @@ def _figure_cell(
 ) -> Markup:
     if value is None:
         return tag("td", UNKNOWN, data_v="", class_=kind)
-    small = tag("small", f"{text(spread[0])}–{text(spread[1])}") if spread and spread[0] < spread[1] else None
+    low, high = (text(end) for end in spread) if spread else ("", "")
+    small = tag("small", f"{low}–{high}") if low != high else None
     return tag("td", text(value), small, data_v=f"{value:.6g}", class_=kind)
 
 
-def _runs(point: Point) -> Markup:
+def _runs(point: Point, left_out: Set[str] = frozenset()) -> Markup:
     failed = tag("span", f"{len(point.failed)} failed", class_="mark bad") if point.failed else None
-    marks = [tag("span", mark, class_="mark") for mark in point.marks]
+    marks = [tag("span", mark, class_="mark") for mark in point.marks if mark not in left_out]
     told = f"{len(point.attempts)}" + (f" ({len(point.failed)} failed)" if point.failed else "")
     return tag("td", f"{len(point.attempts)}", failed, *marks, data_v=told, class_="runs")
 
@@ -194,29 +199,35 @@ def _reading_row(reading: Reading) -> Markup:
     return tag("tr", *cells, _runs(point), class_=None if point.attempts else "none")
 
 
-def components_table(components: Sequence[Mapping[str, Any]], total_s: float | None) -> Markup:
-    """Calls and seconds of an average rank; a component within another counts in both."""
-    head = [_heading("component", kind="word"), _heading("calls"), _heading("time", "s"), _heading("share of the run")]
-    rows = []
-    for row in components:
-        share = row["seconds"] / total_s if total_s else None
-        rows.append(
-            tag(
-                "tr", _setting_cell(row["name"]),
-                tag("td", number(row["calls"]), data_v=f"{row['calls']:.6g}"),
-                tag("td", number(row["seconds"]), data_v=f"{row['seconds']:.6g}"),
-                tag("td", percent(share, 1), data_v="" if share is None else f"{share:.6g}"),
-            )
-        )  # fmt: skip
+Components = tuple[Sequence[Mapping[str, Any]], float | None]
+"""Of a run: calls and seconds by name, and the seconds of all of it."""
+
+
+def components_table(sides: Mapping[str, Components]) -> Markup:
+    """Calls and seconds of an average rank, by side, which has no name where there is one; a component within another counts in both."""
+    head, found = [_heading("component", kind="word")], []
+    for side, (components, total_s) in sides.items():
+        of = f", {side}" if side else ""
+        head += [_heading(f"calls{of}"), _heading(f"time{of}", "s"), _heading(f"share of the run{of}")]
+        found.append(({str(row["name"]): row for row in components}, total_s))
+    names = dict.fromkeys(name for rows, _ in found for name in rows)
+    rows = [tag("tr", _setting_cell(name), *(cell for known, total_s in found for cell in _component(known.get(name), total_s))) for name in names]
     return _table(head, rows, "components")
 
 
+def _component(row: Mapping[str, Any] | None, total_s: float | None) -> list[Markup]:
+    if row is None:
+        return [_figure_cell(None)] * 3
+    share = row["seconds"] / total_s if total_s else None
+    return [_figure_cell(row["calls"], lambda calls: plain(round(calls, 1))), _figure_cell(row["seconds"]), _figure_cell(share, lambda one: percent(one, 1))]
+
+
 _COMPARED = (
-    ("total", "s", "total_s", 1.0), ("load", "s", "load_s", 1.0), ("energy", "kJ", "energy_j", 1e-3), ("power", "W", "power_w", 1.0),
-    ("broadcast", "s", "broadcast_s", 1.0), ("train", "s", "train_s", 1.0),
+    ("total", "s", "total_s", 1.0), ("load", "s", "load_s", 1.0), ("energy", "kJ", "energy_j", 1e-3), ("above idle", "kJ", "above_idle_j", 1e-3),
+    ("power", "W", "power_w", 1.0), ("broadcast", "s", "broadcast_s", 1.0), ("train", "s", "train_s", 1.0),
 )  # fmt: skip
 """What of both sides stands side by side: words, unit, figure and its factor."""
-_MINOR = frozenset({"broadcast", "train", "power"})
+_MINOR = frozenset({"above idle", "broadcast", "train", "power"})
 
 
 def compare_table(comparison: Comparison) -> Markup:
@@ -270,7 +281,9 @@ def _modelled(value: float) -> str:
 def _change(saved: float | None) -> str:
     if saved is None:
         return UNKNOWN
-    return f"{'−' if saved > 0 else '+'}{100 * abs(saved):.0f}%" if abs(saved) >= 0.005 else "0%"
+    if abs(saved) < 0.005:
+        return "0%"
+    return f"{'−' if saved > 0 else '+'}{100 * abs(saved):.{1 if 0.995 <= saved < 1 else 0}f}%"
 
 
 def _ends(pair: Pair) -> list[Markup]:

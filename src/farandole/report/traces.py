@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from farandole.observe.analysis import analyse, gaps_of
+from farandole.report.comparing import Comparison, Pair
 from farandole.report.reading import Attempt, Study
 
-__all__ = ["Trace", "trace_of"]
+__all__ = ["Trace", "traces_of"]
 
 _FILES = ("timeline.json", "timeline.json.gz")
 
@@ -39,20 +40,46 @@ class Trace:
     """What was summed up to keep the file small; empty where nothing was."""
     variant: str = ""
     """What tells the run from others on as many ranks."""
+    side: str = ""
+    """Where two are compared, whose it is: `before` or `after`, and its name."""
+
+    @property
+    def suffix(self) -> str:
+        """Of names that must not be those of the other side."""
+        return "-after" if self.side.startswith("after") else ""
 
     @property
     def of(self) -> str:
         """Which run it is of, for captions."""
         ranks = self.attempt.settings.get("ranks") if self.attempt else None
         told = "" if ranks is None else f"{ranks} rank{'' if ranks == 1 else 's'}"
-        return f"{told} ({self.variant})" if self.variant else told
+        return f"{told} ({self.variant})" if self.variant and not self.side.endswith(f", {self.variant}") else told
 
 
-def trace_of(study: Study) -> Trace:
+def traces_of(study: Study, other: Study | None, comparison: Comparison | None) -> list[Trace]:
+    """Of a study; where two are compared, of both, as far as there are traces. What both lack is said once."""
+    pair = _traced_pair(comparison.pairs if comparison else ())
+    attempts = [pair.before.attempts, pair.after.attempts] if pair else [one.finished for one in (study, other) if one]
+    found = [_trace_of(among) for among in attempts]
+    if len(found) == 1 or found[0].reason == found[1].reason != "":
+        return found[:1]
+    names = (comparison.before, comparison.after) if comparison else [one.name for one in (study, other) if one]
+    for trace, side, name in zip(found, ("before", "after"), names):
+        trace.side = f"{side}, {name}"
+    return found
+
+
+def _traced_pair(pairs: Sequence[Pair]) -> Pair | None:
+    """The same configuration on both sides: most ranks, and rather those that had a core each."""
+    both = [pair for pair in pairs if all(any(map(_file, point.attempts)) for point in (pair.before, pair.after))]
+    return max(both, key=lambda pair: (not pair.oversubscribed, pair.before.ranks), default=None)
+
+
+def _trace_of(attempts: Sequence[Attempt]) -> Trace:
     """Of the run on most ranks whose time is nearest to the median of its repeats."""
-    traced = [(attempt, path) for attempt in study.finished if (path := _file(attempt)) is not None]
+    traced = [(attempt, path) for attempt in attempts if (path := _file(attempt)) is not None]
     if not traced:
-        return Trace(reason="No run of it has left a timeline.json in its run directory.")
+        return Trace(reason="No run has left a timeline.json in its run directory.")
     attempt, path = _representative(traced)
     try:
         told = analyse(path)

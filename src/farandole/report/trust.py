@@ -30,14 +30,15 @@ class Item:
     """What it means, said on hover; in print, where nobody can point, if it is care or bad."""
 
 
-def trust_of(study: Study, points: Sequence[Point], trace: Trace | None) -> list[Item]:
-    """Of a study whose trace is not on the page, without it."""
+def trust_of(study: Study, points: Sequence[Point], traces: Sequence[Trace]) -> list[Item]:
+    """`traces` are those of its runs that are on the page: one, or two that are compared."""
     samplings = [found for attempt in study.finished if attempt.run and (found := sampling_of(attempt.run))]
     items = [
         _power(points, samplings),
         _coverage(study, samplings),
         _sampler(samplings),
-        *([] if trace is None else [_clock(trace), _gaps(trace)]),
+        *([_clock(traces)] if traces else []),
+        *map(_gaps, traces),
         _repeats(study, points),
         _failed(study),
         _oversubscribed(points),
@@ -116,7 +117,9 @@ def _sampler(samplings: Sequence[Sampling]) -> Item | None:
     return Item(name="sampler", value=f"{percent(worst, 1)} of a core", level="good" if worst < 0.005 else "care", words=words)
 
 
-def _clock(trace: Trace) -> Item:
+def _clock(traces: Sequence[Trace]) -> Item:
+    """Of the trace in which it is largest."""
+    trace = max(traces, key=lambda trace: -1.0 if trace.residual_s is None else trace.residual_s)
     if trace.residual_s is None:
         return Item(name="clock error", value="not known", level="none", words=trace.reason or "The trace does not say.")
     if trace.residual_s == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farandole.report.comparing import Comparison, Pair
+from farandole.report.differences import SAME, Change, changes_of, difference, explained, phases_changed_by
 from farandole.report.figures.bars import PHASES
 from farandole.report.figures.quality import quality_of
 from farandole.report.groups import EMULATED, Axis, Point, Series, is_emulated, measure_of
@@ -12,14 +13,14 @@ from farandole.report.numbers import count, number, percent, plain, seconds, tim
 from farandole.report.reading import Study
 from farandole.report.scaling import CAUSES, Scaling
 
-__all__ = ["EFFICIENT", "SAME", "comparison_verdict", "overlap", "run_verdict", "study_verdict"]
+__all__ = ["EFFICIENT", "comparison_verdict", "run_verdict", "study_verdict"]
 
 EFFICIENT = 0.8
 """From here on a rank count is called efficient."""
 _LOST_ACCURACY = 0.02
 _MOST_SERIES = 3
-SAME = 0.03
-"""A smaller change of a time is none that a few runs could tell."""
+_LEAST_EXPLAINED = 0.1
+"""A smaller share of a change is called none."""
 _WORDS = {cause.name: cause.words for cause in CAUSES}
 
 
@@ -154,9 +155,8 @@ def _best(series: Sequence[Series], axis: Axis) -> list[str]:
     quick = min(points, key=lambda point: point.median(figure) or 0.0)
     # Against what differs along the axis alone: on other ranks, say, times differ for other reasons.
     slow = max(_of_same_series(quick, series), key=lambda point: point.median(figure) or 0.0)
-    factor = (slow.median(figure) or 0.0) / (quick.median(figure) or 1.0)
     told = f"{'' if figure == 'total_s' else words.lower() + ' '}{seconds(quick.median(figure))}"
-    than = "" if slow is quick else f", {times(factor)} as fast as {_value(slow, axis)}"
+    than = "" if slow is quick else f", {_than(quick, slow, figure, axis)}"
     clauses = [f"Fastest with {axis.label} {_named(quick, axis, series)}: {told}{than}"]
     found = quality_of(points)
     if found is not None:
@@ -166,6 +166,17 @@ def _best(series: Sequence[Series], axis: Axis) -> list[str]:
         best = min((point for point in points if point.median(found[0]) is not None), key=by)
         clauses.append(f"best {found[1]} with {_named(best, axis, series)}: {number(best.median(found[0]))}")
     return clauses
+
+
+def _than(quick: Point, slow: Point, figure: str, axis: Axis) -> str:
+    kind, name, slow_s = difference(slow, quick, figure, [axis.name]), _value(slow, axis), slow.median(figure) or 0.0
+    if kind == "told":
+        return f"{times(slow_s / (quick.median(figure) or 1.0))} as fast as {name}"
+    if kind == "unexplained":
+        change, *_ = changes_of(slow, quick, phases_changed_by([axis.name]))
+        phase = PHASES[change.phase]
+        return f"which {phase} ({seconds(change.after_s)}) does not explain beside {name} ({seconds(slow_s)}, {phase} {seconds(change.before_s)})"
+    return f"no difference from {name} ({seconds(slow_s)}) that these runs could tell"
 
 
 def _of_same_series(point: Point, series: Sequence[Series]) -> list[Point]:
@@ -219,27 +230,45 @@ def comparison_verdict(comparison: Comparison) -> str:
     pairs = [pair for pair in pairs if pair.label == pairs[0].label]
     fair = [pair for pair in pairs if not pair.oversubscribed]
     pair = (fair or pairs)[-1]
-    where = f"on {pair.value} rank{'' if pair.value == 1 else 's'}" if comparison.axis.name == "ranks" else f"with {comparison.axis.label} {pair.value}"
-    where += f", {pair.label}" if pair.label else ""
-    saved, factor = pair.saved("total_s") or 0.0, pair.factor("total_s")
-    change = f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} time {where} ({times(factor)})"
-    spreads = pair.before.spread("total_s"), pair.after.spread("total_s")
-    if abs(saved) < SAME:
-        change = f"the same time {where}, within {percent(SAME)}"
-    elif overlap(*spreads):
-        change = f"no difference {where} that these runs could tell"
-    clauses = [f"{comparison.after} instead of {comparison.before}: {change}", *_largest(pair)]
-    if None in spreads:
-        clauses.append("one run each: how far runs differ by themselves is not known")
-    clauses += _sharing(pairs, fair)
-    energy = pair.saved("energy_j")
-    if energy is not None:
-        clauses.append(
-            f"{percent(abs(energy))} {'less' if energy >= 0 else 'more'} energy"
-            if not pair.energy_caveat
-            else f"energy is {pair.energy_caveat} and not compared"
-        )
+    where = comparison.where(pair) + (f", {pair.label}" if pair.label else "")
+    clauses = [*_time(pair, comparison, where), *_once(pair, comparison), *_sharing(pairs, fair), *_energy(pair, comparison)]
     return _sentence(clauses)
+
+
+def _time(pair: Pair, comparison: Comparison, where: str) -> list[str]:
+    sides, saved = f"{comparison.after} instead of {comparison.before}", pair.saved("total_s") or 0.0
+    most = [_told(change, " changed most,") for change in changes_of(pair.before, pair.after, PHASES)[:1]]
+    kind = difference(pair.before, pair.after, "total_s", comparison.settings)
+    if kind == "same":
+        return [f"{sides}: the same time {where}, within {percent(SAME)}", *most]
+    if kind == "lost":
+        return [f"{sides}: no difference {where} that these runs could tell", *most]
+    if kind == "unexplained":
+        return _unexplained(pair, comparison, sides, where)
+    return [f"{sides}: {percent(abs(saved))} {'less' if saved >= 0 else 'more'} time {where} ({times(pair.factor('total_s'))})", *most]
+
+
+def _once(pair: Pair, comparison: Comparison) -> list[str]:
+    single = [name for name, point in ((comparison.before, pair.before), (comparison.after, pair.after)) if len(point.values("total_s")) < 2]
+    if len(single) == 1:
+        return [f"one run of {single[0]}: how far it would differ from others is not known"]
+    return ["one run each: how far runs differ by themselves is not known"] if single else []
+
+
+def _energy(pair: Pair, comparison: Comparison) -> list[str]:
+    saved = pair.saved("energy_j")
+    if saved is None:
+        return []
+    if pair.energy_caveat:
+        return [f"energy is {pair.energy_caveat} and not compared"]
+    if difference(pair.before, pair.after, "total_s", comparison.settings) == "unexplained":
+        return ["energy follows the time and is not compared"]
+    kind = difference(pair.before, pair.after, "energy_j", comparison.settings)
+    if kind == "same":
+        return [f"the same energy, within {percent(SAME)}"]
+    if kind == "lost":
+        return ["no difference of the energy that these runs could tell"]
+    return [f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} energy"]
 
 
 def _sharing(pairs: Sequence[Pair], fair: Sequence[Pair]) -> list[str]:
@@ -249,21 +278,21 @@ def _sharing(pairs: Sequence[Pair], fair: Sequence[Pair]) -> list[str]:
     return [f"{_ranks(shared)} ranks shared cores (oversubscribed) and are left aside"] if shared else []
 
 
-def overlap(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
-    return one is not None and other is not None and one[0] <= other[1] and other[0] <= one[1]
+def _unexplained(pair: Pair, comparison: Comparison, sides: str, where: str) -> list[str]:
+    """What could change, and what else did."""
+    phases = phases_changed_by(comparison.settings)
+    own, *_ = changes_of(pair.before, pair.after, phases)
+    rest = [_told(change) for change in changes_of(pair.before, pair.after, [name for name in PHASES if name not in phases])]
+    total = f"{seconds(pair.before.median('total_s'))} → {seconds(pair.after.median('total_s'))}{f' ({rest[0]})' if rest else ''}"
+    share = explained(pair.before, pair.after, comparison.settings)
+    if share > 1:
+        return [f"{sides}: {_told(own)} {where}", f"the total changed by less, {total}"]
+    explains = f"explains {percent(share)} of" if share >= _LEAST_EXPLAINED else "does not explain"
+    return [f"{sides}: {_told(own)} {where}", f"that {explains} the change of the total, {total}"]
 
 
-def _largest(pair: Pair) -> list[str]:
-    changes = {
-        words: (before, after)
-        for name, words in PHASES.items()
-        if (before := pair.before.median(f"{name}_s")) is not None and (after := pair.after.median(f"{name}_s")) is not None
-    }
-    if not changes:
-        return []
-    words = max(changes, key=lambda name: abs(changes[name][0] - changes[name][1]))
-    before, after = changes[words]
-    return [f"{words} changed most, {seconds(before)} → {seconds(after)}"]
+def _told(change: Change, how: str = "") -> str:
+    return f"{PHASES[change.phase]}{how} {seconds(change.before_s)} → {seconds(change.after_s)}"
 
 
 def _sentence(clauses: Sequence[str]) -> str:

@@ -22,6 +22,12 @@ def test_log_ticks_are_few_at_any_range() -> None:
     assert 2 <= len(log_ticks(41.0, 48.0)) <= 8
 
 
+@pytest.mark.parametrize(("low", "high"), [(10.8, 31.1), (4.0, 27.0), (51.9, 103.9), (25.0, 260.0), (0.9, 5.1), (6.2, 17.0)])
+def test_a_logarithmic_axis_can_be_read_off(low: float, high: float) -> None:
+    """Two ticks do not show that it is one."""
+    assert 3 <= len(log_ticks(low, high)) <= 8
+
+
 def test_logarithmic_scales_are_even_in_ratios() -> None:
     scale = Scale(low=1, high=16, start=0, end=400, log=True)
     assert [round(scale(value)) for value in (1, 2, 4, 8, 16)] == [0, 100, 200, 300, 400]

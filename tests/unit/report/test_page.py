@@ -4,15 +4,18 @@ import json
 import re
 import shlex
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from farandole.observe.analysis import analyse
 from farandole.report import traces, write_page, write_page_if_possible, write_report
 from farandole.report.runs import command_of
-from studyfolder import Shape, large_study, make_run, make_study, record_timeline, stand_in_analyse
+from studyfolder import Shape, analysis, large_study, make_run, make_study, record_timeline, stand_in_analyse
 
 OF_A_STUDY = ("time", "efficiency", "energy", "accuracy", "heat", "timeline")
 EMPTY = {"meta", "br", "col", "hr"}
@@ -93,8 +96,8 @@ def test_what_is_missing_says_why(tmp_path: Path) -> None:
 
 
 def test_the_traced_run_is_named_by_what_tells_it_from_others(tmp_path: Path) -> None:
-    page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), loaders=("pandas", "fast"), batch_sizes=(10,), repeats=1))))
-    assert re.search(r"The run on 2 ranks \((pandas|fast)\), ", page.inside["figure-heat"])
+    page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), batch_sizes=(10, 20), repeats=1))))
+    assert re.search(r"The run on 2 ranks \(batch size (10|20)\), ", page.inside["figure-heat"])
 
 
 def test_a_trace_without_power_is_drawn_and_says_so(tmp_path: Path) -> None:
@@ -170,6 +173,64 @@ def test_both_studies_say_how_they_were_made_and_what_they_took(tmp_path: Path) 
     assert "against the base case, 2" in page.inside["results-note"]
 
 
+def titles(page: Page, name: str) -> list[str]:
+    """Of a kind of figure, as often as it is there."""
+    return [page.source.split(f'id="{found}"')[1].split("<h2>")[1].split("</h2>")[0] for found in page.inside if found.startswith(f"figure-{name}")]
+
+
+def test_both_sides_have_their_steps_and_their_power_over_time(tmp_path: Path) -> None:
+    before = make_study(tmp_path / "a", Shape(ranks=(1, 2), loaders=("pandas",), repeats=1))
+    after = make_study(tmp_path / "b", Shape(ranks=(1, 2), repeats=1))
+    page = Page(write_report(before, after))
+    for name in ("heat", "heat-after", "timeline", "timeline-after"):
+        assert page.drawn(name), name
+    assert titles(page, "heat") == ["Steps of every rank: before, pandas", "Steps of every rank: after, fast"]
+    assert titles(page, "timeline")[1] == "Power over time, phases and communication: after, fast"
+    assert page.source.index('id="figure-timeline-after"') < page.source.index(">Before: pandas</h2>") < page.source.index('id="figure-time"')
+    (title,) = re.findall("<h2>(Components [^<]*)</h2>", page.source)
+    assert title == "Components of the runs on 2 ranks before and 2 ranks after, as a profiler lists them"
+    table = page.source.split('id="components"')[1].split("</table>")[0]
+    assert re.findall('data-name="([^"]*)"', table)[:4] == ["component", "calls, before", "time, before [s]", "share of the run, before"]
+    assert table.count(">allreduce</td>") == 1 and table.count("</th>") == 7
+    assert page.source.count("<dt>clock error</dt>") == 2
+    data = json.loads(page.inside["data"])
+    assert [len(data[name]["ranks"]) for name in ("trace", "trace_after")] == [2, 2]
+
+
+def test_what_is_shown_of_both_sides_is_of_the_same_configuration(tmp_path: Path) -> None:
+    """The second was run on more ranks, too."""
+    before = make_study(tmp_path / "a", Shape(ranks=(1, 2), loaders=("pandas",), repeats=1))
+    after = make_study(tmp_path / "b", Shape(ranks=(1, 2, 4), repeats=1))
+    line = next(found for text in (after / "results.jsonl").read_text().splitlines() if (found := json.loads(text))["settings"]["ranks"] == 2)
+    (after / line["run"] / "timeline.json").write_text(json.dumps(analysis(2, line["figures"])))
+    page = Page(write_report(before, after))
+    for name in ("heat", "heat-after"):
+        assert "The run on 2 ranks" in page.inside[f"figure-{name}"]
+
+
+def test_variants_of_one_study_have_their_traces_side_by_side(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), loaders=("pandas", "fast"), repeats=1))))
+    assert titles(page, "heat") == ["Steps of every rank: before, pandas", "Steps of every rank: after, fast"]
+    assert "The run on 2 ranks; " in page.inside["figure-timeline-after"], "which is in the title"
+    assert page.source.count("<dt>clock error</dt>") == 1
+
+
+def test_a_side_without_a_trace_says_so_and_two_say_it_once(tmp_path: Path) -> None:
+    before = make_study(tmp_path / "a", Shape(ranks=(1, 2), loaders=("pandas",), repeats=1, trace=False))
+    after = make_study(tmp_path / "b", Shape(ranks=(1, 2), repeats=1))
+    page = Page(write_report(before, after))
+    assert page.drawn("heat-after") and not page.drawn("heat")
+    assert "timeline.json" in page.inside["figure-timeline"]
+    for path in after.rglob("timeline.json"):
+        path.unlink()
+    assert Page(write_report(before, after)).source.count("No run has left a timeline.json") == 3, "both figures, and the chip of the clock"
+
+
+def test_two_runs_are_shown_beside_each_other(tmp_path: Path) -> None:
+    page = Page(write_report(make_run(tmp_path / "a"), make_run(tmp_path / "b")))
+    assert titles(page, "timeline") == [f"Phases and communication over time: {side}" for side in ("before, a", "after, b")]
+
+
 def test_the_command_of_the_page_names_the_folder_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_study(tmp_path / "a b", Shape(ranks=(1, 2), repeats=1, trace=False, title=""))
     monkeypatch.chdir(tmp_path)
@@ -206,6 +267,98 @@ def test_the_local_batch_is_the_one_that_was_trained_with(tmp_path: Path) -> Non
     assert 'data-name="local batch"' in page.source and 'data-v="80"' in page.source
 
 
+def test_joules_above_idle_have_a_column_where_the_idle_node_was_measured(tmp_path: Path) -> None:
+    idle = {"ranks": (1, 2), "repeats": 1, "trace": False, "power": "measured-node"}
+    without = make_study(tmp_path / "without", Shape(**idle))  # type: ignore[arg-type]
+    assert "above idle" not in Page(write_report(without)).source
+    before = make_study(tmp_path / "before", Shape(loaders=("pandas",), idle_w=60.0, **idle))  # type: ignore[arg-type]
+    after = make_study(tmp_path / "after", Shape(idle_w=60.0, **idle))  # type: ignore[arg-type]
+    figures = json.loads((before / "results.jsonl").read_text().splitlines()[0])["figures"]
+    page = Page(write_report(before, after))
+    results, compared = (page.source.split(f'id="{name}"')[1].split("</table>")[0] for name in ("results", "comparison"))
+    assert 'data-name="above idle [kJ]"' in results
+    assert f'data-v="{figures["above_idle_j"] / 1000:.6g}"' in results
+    for name in ("before", "after", "change"):
+        assert f"above idle, {name}" in compared
+
+
+def test_modelled_joules_above_idle_are_called_so(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False, idle_w=60.0))))
+    assert 'data-name="above idle, modelled [kJ]"' in page.source
+
+
+def test_no_change_is_told_of_joules_that_are_not_above_idle(tmp_path: Path) -> None:
+    """Less than the idle node took before: noise, of which no share can be taken."""
+    idle = {"ranks": (1, 2), "repeats": 1, "trace": False, "power": "measured-node"}
+    before = make_study(tmp_path / "before", Shape(loaders=("pandas",), idle_w=200.0, **idle))  # type: ignore[arg-type]
+    after = make_study(tmp_path / "after", Shape(idle_w=60.0, **idle))  # type: ignore[arg-type]
+    table = Page(write_report(before, after)).source.split('id="comparison"')[1].split("</table>")[0]
+    headings = re.findall('data-name="([^"]*)"', table)
+    cells = re.findall('<td[^>]* data-v="([^"]*)"', table)
+    assert cells[headings.index("above idle, change")] == ""
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The study with its results as `change` leaves them."""
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        change(line)
+    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_bars_end_at_the_total_that_the_table_has(tmp_path: Path) -> None:
+    """Also where phases lack a little of it."""
+    folder = make_study(tmp_path, Shape(ranks=(4,), loaders=("pandas", "fast"), repeats=1, trace=False))
+    changed(folder, lambda line: line["figures"].update(total_s=50.0, load_s=10.0, train_s=39.8, preprocess_s=0.0, broadcast_s=0.0, evaluate_s=0.0))
+    assert "50.0\u202fs" in Page(write_report(folder)).inside["figure-time"]
+
+
+def test_nearly_all_is_not_all(tmp_path: Path) -> None:
+    before, after = (make_study(tmp_path / name, Shape(ranks=(2,), loaders=(name,), repeats=1, trace=False)) for name in ("pandas", "fast"))
+    changed(before, lambda line: line["figures"].update(load_s=1.0))
+    changed(after, lambda line: line["figures"].update(load_s=0.003))
+    assert "−99.7%" in Page(write_report(before, after)).inside["comparison"]
+
+
+def test_a_spread_that_digits_do_not_show_is_left_out(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, Shape(ranks=(2,), repeats=2, trace=False))
+    changed(folder, lambda line: line["figures"].update(total_s=100.0 + 0.01 * line["repeat"]))
+    assert "100–100" not in Page(write_report(folder)).inside["results"]
+
+
+def test_rows_say_that_power_is_modelled_where_not_all_are(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False))
+    assert page_rows(folder).count("modelled power") == 0, "the headings say it"
+    changed(folder, lambda line: line.update(marks=["modelled power"] if line["settings"]["ranks"] == 2 else []))
+    assert page_rows(folder).count("modelled power") == 1
+
+
+def page_rows(folder: Path) -> str:
+    return Page(write_report(folder)).source.split('id="results"')[1].split("<tbody>")[1].split("</table>")[0]
+
+
+def test_calls_are_counted_in_whole_numbers(tmp_path: Path) -> None:
+    table = Page(write_report(make_run(tmp_path))).source.split('id="components"')[1].split("</table>")[0]
+    assert ">fit</td><td data-v=\"1\">1</td>" in table
+
+
+def test_names_are_not_joined_by_a_line(tmp_path: Path) -> None:
+    figures = {}
+    for name, shape in (("names", Shape(ranks=(4,), loaders=("pandas", "fast", "chunked"))), ("ranks", Shape(ranks=(1, 2, 4)))):
+        page = Page(write_report(make_study(tmp_path / name, replace(shape, repeats=1, trace=False))))
+        figures[name] = page.source.split('id="figure-energy"')[1].split("</figure>")[0]
+    assert 'class="line' not in figures["names"] and 'class="line' in figures["ranks"]
+
+
+def test_every_series_has_a_name(tmp_path: Path) -> None:
+    """Beside its points, or in a legend where there is no room beside all of them."""
+    shape = Shape(ranks=(4, 8, 16, 32, 64), loaders=("pandas", "fast"), batch_sizes=(10, 20, 80), repeats=1, trace=False, cores=64)
+    figure = Page(write_report(make_study(tmp_path, shape))).source.split('id="figure-energy"')[1].split('class="narrow print"')[0]
+    named = re.findall(r"batch size \d+, \w+", re.sub("<title>.*?</title>", "", figure, flags=re.DOTALL))
+    assert len(set(named)) == 5
+
+
 def test_words_of_others_stay_text(tmp_path: Path) -> None:
     hostile = "</script><img src=x onerror=alert(1)><!--"
     page = Page(write_report(make_study(tmp_path, Shape(ranks=(1, 2), repeats=1, trace=False, title=hostile))))
@@ -213,13 +366,17 @@ def test_words_of_others_stay_text(tmp_path: Path) -> None:
     assert json.loads(page.inside["data"])["about"]["title"] == hostile
 
 
-def test_200_points_are_quick_and_light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "analyse", analyse)
-    folder = large_study(tmp_path)
+def traced_once(folder: Path) -> Path:
     traced, *others = folder.rglob("timeline.json")
     for path in others:
         path.unlink()
     record_timeline(traced, ranks=64, steps=100)
+    return folder
+
+
+def test_200_points_are_quick_and_light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "analyse", analyse)
+    folder = traced_once(large_study(tmp_path))
     assert len((folder / "results.jsonl").read_text().splitlines()) == 200
     start = time.process_time()
     path = write_report(folder)
@@ -230,6 +387,17 @@ def test_200_points_are_quick_and_light(tmp_path: Path, monkeypatch: pytest.Monk
     assert page.drawn("heat") and ", 100 steps. A row" in page.inside["figure-heat"]
     assert page.drawn("timeline") and "CPU of n1" in page.inside["figure-timeline"]
     assert "wait for gradients" in page.inside["components"]
+
+
+def test_200_points_beside_as_many_are_quick_and_light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "analyse", analyse)
+    before, after = (traced_once(large_study(tmp_path / name)) for name in ("before", "after"))
+    start = time.process_time()
+    path = write_report(before, after)
+    assert time.process_time() - start < 5
+    assert path.stat().st_size < 3_000_000
+    page = Page(path)
+    assert all(page.drawn(name) for name in ("heat", "heat-after", "timeline", "timeline-after"))
 
 
 @pytest.mark.parametrize(

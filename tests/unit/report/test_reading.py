@@ -84,15 +84,15 @@ def test_joules_of_the_last_start_are_not_those_of_a_resumed_run(tmp_path: Path,
     record = json.loads((make_run(tmp_path, epochs=5, trace=False) / "run.json").read_text())
     record["checkpoints"] = {"starts": 2, "resumed_from": resumed_from}
     (tmp_path / "run.json").write_text(json.dumps(record))
-    power = {"energy_j": 5600.0, "mean_w": 80.0, "duration_s": 70.0, "provenance": "measured-node", "reason": ""}
+    power = {"energy_j": 5600.0, "mean_w": 80.0, "idle_w": 50.0, "above_idle_j": 2100.0, "duration_s": 70.0, "provenance": "measured-node", "reason": ""}
     (tmp_path / "power.json").write_text(json.dumps({"total": power}))
     found = read_folder(tmp_path)
     (attempt,) = found.attempts
-    known = [attempt.figure(name) for name in ("energy_j", "power_w", "energy_per_sample_j", "edp_js")]
+    known = [attempt.figure(name) for name in ("energy_j", "power_w", "above_idle_j", "energy_per_sample_j", "edp_js")]
     if resumed_from is None:
-        assert known == [5600.0, 80.0, 1.0, 5600.0 * 70.0] and not found.reason("energy_j"), "of the seconds it was taken in"
+        assert known == [5600.0, 80.0, 2100.0, 1.0, 5600.0 * 70.0] and not found.reason("energy_j"), "of the seconds it was taken in"
     else:
-        assert known == [None] * 4 and "of its last start alone" in found.reason("energy_j")
+        assert known == [None] * 5 and "of its last start alone" in found.reason("energy_j")
 
 
 def test_more_ranks_than_cores_are_marked_in_a_single_run_too(tmp_path: Path) -> None:

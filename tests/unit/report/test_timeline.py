@@ -4,6 +4,8 @@ import re
 import time
 from pathlib import Path
 
+import pytest
+
 from farandole.observe.analysis import analyse
 from farandole.report.figures.heat import heat_figure
 from farandole.report.figures.timeline import timeline_figure
@@ -15,10 +17,10 @@ def band(name: str, start_s: float, end_s: float, rank: int = 0) -> dict[str, ob
     return {"rank": rank, "name": name, "start_s": start_s, "end_s": end_s}
 
 
-def drawn(**found: object) -> str:
-    figure = timeline_figure(Trace(**found), "it was not sampled")  # type: ignore[arg-type]
+def drawn(beside: Trace | None = None, **found: object) -> str:
+    figure = timeline_figure(Trace(**found), "it was not sampled", beside)  # type: ignore[arg-type]
     assert figure.draw is not None
-    return figure.draw(1000.0)
+    return figure.caption + figure.draw(1000.0)
 
 
 def test_a_phase_stands_still_while_one_inside_it_runs() -> None:
@@ -31,10 +33,11 @@ def test_a_phase_stands_still_while_one_inside_it_runs() -> None:
 
 
 def test_phases_that_a_script_has_named_have_colours_too() -> None:
-    text = drawn(bands=[band("warm up", 0, 1), band("solve", 1, 5)])
-    assert 'class="fill s1"' in text
-    assert 'class="fill s2"' in text
-    assert "solve</li>" in text
+    names = ("read", "warm up", "solve", "check")
+    text = drawn(bands=[band(name, at, at + 1) for at, name in enumerate(names)])
+    kinds = re.findall(r'swatch (\w+)"></i>([^<]*)<', text)
+    assert [name for _, name in kinds] == [*names] and len({kind for kind, _ in kinds}) == 4
+    assert "s2" not in dict(kinds), "which waits for allreduce look like"
 
 
 def test_a_gap_in_the_power_is_a_gap_in_the_line() -> None:
@@ -78,6 +81,41 @@ def test_parts_of_a_node_have_lines_of_their_own_while_there_are_colours() -> No
     assert "power of n3" in many and "CPU" not in many
 
 
+@pytest.mark.parametrize(
+    ("other_s", "shown_s", "told"),
+    [(20.0, 20.0, "On one scale with the other"), (4.0, 10.0, "On one scale with the other"), (50.0, 10.0, "Not on one scale with the other, which took 50.0")],
+)
+def test_two_runs_are_on_one_scale_unless_one_would_be_too_small(other_s: float, shown_s: float, told: str) -> None:
+    text = drawn(Trace(bands=[band("train", 0, other_s)], power=[curve("n1", 90.0)]), bands=[band("train", 0, 10)], power=[curve("n1", 180.0)])
+    assert re.search(r'data-time="\S+ \S+ ([^"]*)"', text)[1] == f"{shown_s:g}"  # type: ignore[index]
+    assert told in text
+
+
+def test_watts_of_two_runs_are_on_one_scale(tmp_path: Path) -> None:
+    high, low = Trace(power=[curve("n1", 190.0)]), Trace(power=[curve("n1", 90.0)])
+    for text in (drawn(high, power=low.power), drawn(low, power=high.power)):
+        assert ">200</text>" in text
+
+
+def test_lanes_end_with_their_run() -> None:
+    """On the scale of a longer one, it would look as if it went on without waiting."""
+    sent = [band("ALLREDUCE", 1, 2)]
+    widths = [
+        float(re.search(r'width="([^"]*)" height="12" class="lane"', drawn(beside, communication=sent, bands=[band("train", 0, 10)]))[1])  # type: ignore[index]
+        for beside in (None, Trace(bands=[band("train", 0, 20)]))
+    ]
+    assert widths[1] == pytest.approx(widths[0] / 2, abs=0.1)
+
+
+def test_phases_of_two_runs_have_the_same_colours() -> None:
+    """Also where a script has named them itself, and one run lacks some."""
+    longer = Trace(bands=[band("read", 0, 1), band("warm up", 1, 2), band("solve", 2, 5)])
+    shorter = Trace(bands=[band("read", 0, 1), band("solve", 1, 4)])
+    first, second = (re.findall(r'swatch (\w+)"></i>([^<]*)<', text) for text in (drawn(shorter, bands=longer.bands), drawn(longer, bands=shorter.bands)))
+    assert len(first) == len({kind for kind, _ in first}) == 3
+    assert len(second) == 2 and {*second} < {*first}
+
+
 def heat(**found: object) -> tuple[str, str]:
     figure = heat_figure(Trace(ranks=[{"rank": rank, **{name: row[rank] for name, row in found.items()}} for rank in range(4)]))  # type: ignore[index]
     assert figure.draw is not None
@@ -93,6 +131,7 @@ def test_the_late_rank_is_dark_although_all_steps_end_together() -> None:
     text, caption = heat(steps=steps, step_wait_s=[[0.04] * 50, [0.04] * 50, [0.0] * 50, [0.04] * 50])
     assert darkest(text) == {"0 2h50"}
     assert "without its wait for slower ranks, against the median of all, 60.0\u202fms." in caption
+    assert "dark" not in caption, "on a dark screen, what is slow is light"
 
 
 def test_an_entry_of_several_steps_is_as_wide_as_they_are() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from farandole.errors import SettingsError
 from farandole.report.content import Content, content_of
+from farandole.report.numbers import seconds
 from farandole.report.reading import read_folder
 from studyfolder import Shape, make_run, make_study
 
@@ -219,6 +220,93 @@ def test_runs_that_differ_as_much_by_themselves_are_no_difference(tmp_path: Path
     assert "one run each" not in found.verdicts[0]
 
 
+def compared(folder: Path, varied: str = "loader", **sides: list[dict[str, float]]) -> str:
+    """The verdict on two variants of one study on 2 ranks, each with the figures of its runs; those of phases are changed, too."""
+    make_study(folder, Shape(ranks=(1, 2), loaders=tuple(sides), repeats=3, trace=False, power="measured-node"))
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    kept = []
+    for line in lines:
+        runs = sides[line["settings"]["loader"]]
+        if line["repeat"] < len(runs):
+            own = {"total_s": 20.0, "load_s": 1.0, "preprocess_s": 0.5, "broadcast_s": 0.1, "train_s": 15.0, "evaluate_s": 0.5, "energy_j": 1000.0}
+            line["figures"] |= own | runs[line["repeat"]]
+            line["settings"][varied] = line["settings"].pop("loader")
+            kept.append(line)
+    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    return content_of(read_folder(folder), None).verdicts[0]
+
+
+ONCE = "; one run each: how far runs differ by themselves is not known"
+
+
+@pytest.mark.parametrize(
+    ("total_s", "train_s", "load_s", "how"),
+    [
+        (23.6, 19.6, 1.0, "that does not explain the change of the total, "),
+        (18.0, 14.0, 1.0, "that explains 49% of the change of the total, "),
+        (18.0, 23.0, 11.0, "the total changed by less, "),
+    ],
+)
+def test_a_total_that_loading_does_not_explain_is_no_gain_or_loss_of_a_loader(
+    tmp_path: Path, total_s: float, train_s: float, load_s: float, how: str
+) -> None:
+    told = compared(tmp_path, pandas=[{"load_s": load_s}], fast=[{"total_s": total_s, "load_s": 0.02, "train_s": train_s, "energy_j": 1180.0}])
+    assert told == (
+        f"Fast instead of pandas: loading {seconds(load_s)} → 20.0\u202fms on 2 ranks; {how}"
+        f"20.0\u202fs → {total_s:.1f}\u202fs (training 15.0\u202fs → {train_s:.1f}\u202fs){ONCE}; energy follows the time and is not compared."
+    )
+
+
+def test_repeats_do_not_make_a_loader_the_cause_of_what_it_cannot_change(tmp_path: Path) -> None:
+    slower = [{"total_s": 23.6 + at, "load_s": 0.02, "train_s": 19.3} for at in (0.0, 0.2, 0.4)]
+    told = compared(tmp_path, pandas=[{}] * 3, fast=slower)
+    assert "; that does not explain the change of the total, " in told and "one run" not in told
+
+
+def test_a_broadcast_that_waits_for_slow_loading_is_a_part_of_what_it_costs(tmp_path: Path) -> None:
+    told = compared(tmp_path, pandas=[{"total_s": 40.0, "load_s": 5.0, "broadcast_s": 16.0}], fast=[{}])
+    assert told.startswith("Fast instead of pandas: 50% less time on 2 ranks (2.00×); broadcast changed most, 16.0\u202fs → 100\u202fms")
+
+
+def test_other_settings_may_change_every_phase(tmp_path: Path) -> None:
+    told = compared(tmp_path, varied="framework", torch=[{}], jax=[{"total_s": 23.6, "train_s": 19.3}])
+    assert told.startswith(f"Framework torch instead of framework jax: 15% less time on 2 ranks (1.18×); training changed most, 19.3\u202fs → 15.0\u202fs{ONCE}")
+
+
+def test_one_run_within_what_the_other_side_s_differ_by_is_no_difference(tmp_path: Path) -> None:
+    told = compared(tmp_path, pandas=[{"total_s": time, "load_s": 4.0} for time in (20.0, 26.0, 30.0)], fast=[{"total_s": 21.0}])
+    assert "Fast instead of pandas: no difference on 2 ranks that these runs could tell; loading changed most" in told
+    assert "; one run of fast: how far it would differ from others is not known" in told
+
+
+def test_joules_are_told_as_far_as_repeats_tell_them_apart(tmp_path: Path) -> None:
+    slow = [{"total_s": 30.0 + at, "load_s": 11.0 + at, "energy_j": 1000.0 + 300 * at} for at in range(3)]
+    assert compared(tmp_path / "a", pandas=slow, fast=[{"energy_j": 1000.0 + at} for at in range(3)]).endswith(
+        "less time on 2 ranks (1.55×); loading changed most, 12.0\u202fs → 1.00\u202fs; no difference of the energy that these runs could tell."
+    )
+    assert compared(tmp_path / "b", pandas=slow, fast=[{"energy_j": 500.0 + at} for at in range(3)]).endswith("; 61% less energy.")
+    assert compared(tmp_path / "c", pandas=[{}] * 3, fast=[{"energy_j": 990.0}] * 3).endswith("; the same energy, within 3%.")
+
+
+def by_loader(folder: Path, **sides: dict[str, float]) -> str:
+    """The verdict on loaders on one number of ranks, which are then the axis."""
+    make_study(folder, Shape(ranks=(4,), loaders=tuple(sides), repeats=2, trace=False))
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["figures"] |= {"total_s": 20.0 + line["repeat"], "load_s": 1.0, "train_s": 15.0, "broadcast_s": 0.1} | sides[line["settings"]["loader"]]
+    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return content_of(read_folder(folder), None).verdicts[0]
+
+
+def test_the_fastest_is_told_by_how_much_where_runs_tell_it(tmp_path: Path) -> None:
+    told = by_loader(tmp_path / "a", pandas={"total_s": 30.0, "load_s": 10.5}, fast={})
+    assert told.startswith("Fastest with loader fast: 20.5\u202fs, 1.46× as fast as pandas; ")
+    told = by_loader(tmp_path / "b", pandas={"total_s": 20.8, "load_s": 1.2}, fast={})
+    assert told.startswith("Fastest with loader fast: 20.5\u202fs, no difference from pandas (20.8\u202fs) that these runs could tell; ")
+    told = by_loader(tmp_path / "c", pandas={"total_s": 30.0, "load_s": 1.2, "train_s": 24.0}, fast={})
+    assert told.startswith("Fastest with loader fast: 20.5\u202fs, which loading (1.00\u202fs) does not explain beside pandas (30.0\u202fs, loading 1.20\u202fs); ")
+
+
 def test_a_measured_saving_is_told(tmp_path: Path) -> None:
     measured = {"ranks": (1, 2), "power": "measured-node"}
     make_study(tmp_path / "fast", Shape(repeats=1, trace=False, **measured))  # type: ignore[arg-type]
@@ -226,7 +314,7 @@ def test_a_measured_saving_is_told(tmp_path: Path) -> None:
     assert "% less energy." in found.verdicts[0]
     energy = next(figure for figure in found.figures if figure.name == "compare-energy")
     assert energy.draw is not None
-    assert energy.caption.startswith("Measured. At best ")
+    assert energy.caption.startswith("Measured. At best ") and energy.caption.endswith("% less, on 2 ranks.")
 
 
 def without_power(folder: Path, *numbers: int) -> None:
@@ -267,6 +355,7 @@ def test_nodes_and_their_parts_are_measured_and_not_compared(tmp_path: Path) -> 
 
 def test_variants_within_one_study_are_compared(tmp_path: Path) -> None:
     found = content(tmp_path, ranks=(1, 2), loaders=("pandas", "fast"))
+    assert next(figure for figure in found.figures if figure.name == "efficiency").caption.startswith("Of fast. Shared work, against ")
     assert found.verdicts[0].startswith("Fast instead of pandas: ")
     assert found.figures[0].name == "compare"
 

@@ -54,7 +54,7 @@ def phases_of(figures: dict[str, float | None]) -> dict[str, float]:
     """Phases with their seconds, from figures such as `load_s`; what no phase has is `other`."""
     known = {name: seconds for name in PHASES if (seconds := figures.get(f"{name}_s")) is not None and seconds > 0}
     rest = (figures.get("total_s") or 0.0) - sum(known.values())
-    return known | ({"other": rest} if rest > 0.005 * (figures.get("total_s") or 1.0) else {})
+    return known | ({"other": rest} if rest > 0 else {})
 
 
 def stacked_bars(bars: Sequence[Bar], width: float, words: str) -> Markup:

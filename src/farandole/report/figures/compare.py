@@ -63,7 +63,7 @@ def compare_energy_figure(comparison: Comparison) -> Figure:
         return missing("compare-energy", title, f"A line needs two values of {comparison.axis.label} that both have.")
     best = max(known, key=lambda pair: pair.saved("energy_j") or 0.0)
     saved = best.saved("energy_j") or 0.0
-    caption = f"Measured. At best {percent(saved)} less, with {comparison.axis.label} {best.value}." if saved > 0 else "Measured."
+    caption = f"Measured. At best {percent(saved)} less, {comparison.where(best)}." if saved > 0 else "Measured."
     return _lines_figure("compare-energy", title, caption, lines, comparison, f"{prefix}J")
 
 

@@ -43,7 +43,7 @@ def heat_figure(trace: Trace) -> Figure:
         + ". A row is a rank"
         + (f" (the slowest of {together} neighbours)" if together > 1 else "")
         + f"; its colour is {what} against the median of all, {quantity(_middle(steps), 's')}."
-        + " A dark row is a rank that is late throughout, a dark column a step that is slow on all."
+        + " A row that stands out is a rank that is late throughout; such a column is a step that is slow on all ranks."
     )
     return Figure(name="heat", title=_TITLE, caption=caption, draw=lambda width: _heat(steps, width), full=True)
 

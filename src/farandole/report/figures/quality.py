@@ -163,14 +163,14 @@ def _energy(
     frame = Frame(width=width, height=320.0, left=left)
     y = Scale(low=low, high=high, start=frame.y1, end=frame.top, log=True)
     x = Scale(low=min(times) / 1.15, high=max(times) * 1.2, start=frame.left, end=frame.x1, log=True)
-    names = [series.label for series, _ in drawn if series.label]
-    direct = all(label_width(name) <= WIDEST_LABEL * width for name in names)
+    short = all(label_width(series.label) <= WIDEST_LABEL * width for series, _ in drawn)
+    direct = _labels(drawn, figure, axis, x, y, frame, named=True) if short else None
     drawing = svg(
         frame,
         y_axis(frame, y, ticks, lambda value: plain(value / factor), f"{prefix}J {what}".strip()),
         x_axis(frame, x, log_ticks(x.low, x.high, 5), plain, "seconds"),
         *(_path(kept, figure, axis, x, y, f"s{number}") for number, (_, kept) in enumerate(drawn, 1)),
-        _labels(drawn, figure, axis, x, y, frame, named=direct),
+        direct or _labels(drawn, figure, axis, x, y, frame, named=False),
         words="Energy against time",
     )
     return drawing if direct else join([legend([(f"s{at} thin", series.label) for at, (series, _) in enumerate(drawn, 1)]), drawing])
@@ -183,7 +183,8 @@ def _path(kept: Sequence[Point], figure: str, axis: Axis, x: Scale, y: Scale, ki
         marker(at, height, _words(point, figure, axis), hollow=point.provenance == "modelled")
         for point, (at, height) in zip(kept, places)
     ]
-    return tag("g", tag("path", d=path, class_="line thin"), *dots, class_=kind)
+    line = tag("path", d=path, class_="line thin") if axis.numeric else None
+    return tag("g", line, *dots, class_=kind)
 
 
 def _words(point: Point, figure: str, axis: Axis) -> str:
@@ -200,17 +201,23 @@ def _words(point: Point, figure: str, axis: Axis) -> str:
 
 def _labels(
     drawn: Sequence[tuple[Series, Sequence[Point]]], figure: str, axis: Axis, x: Scale, y: Scale, frame: Frame, *, named: bool
-) -> Markup:
-    """Beside the points and off the lines if there is room; left out where they would lie on another label or point."""
+) -> Markup | None:
+    """Beside the points and off the lines if there is room; left out where they would lie on another label or point.
+
+    The first of a series has its name where these are to be `named`; None where there is no room for one.
+    """
     paths = [[(x(p.median("total_s") or 1.0), y(p.median(figure) or 1.0)) for p in kept] for _, kept in drawn]
     boxes = [(at - 5, height - 5, at + 5, height + 5) for path in paths for at, height in path]
     lines = [box for path in paths for first, second in pairwise(path) for box in _along(first, second)]
     parts: list[str] = []
     for place_in_order, (series, kept) in enumerate(drawn, 1):
         for at, point in enumerate(kept):
-            text = f"{point.settings.get(axis.name)}" + (f" · {series.label}" if series.label and named and at == 0 else "")
+            name = f" · {series.label}" if series.label and named and at == 0 else ""
+            text = f"{point.settings.get(axis.name)}{name}"
             place = x(point.median("total_s") or 1.0), y(point.median(figure) or 1.0)
             box = _free(place, text, [*boxes, *lines], frame) or _free(place, text, boxes, frame)
+            if box is None and name:
+                return None
             if box is not None:
                 boxes.append(box)
                 parts.append(tag("text", text, x=box[0], y=box[3] - 3, class_=f"label s{place_in_order}"))

@@ -121,7 +121,7 @@ def efficiency_figure(scalings: Sequence[Scaling[Point]], label: str, *, weak: b
     if len(scalings) < 2:
         return missing("efficiency", title, "Efficiency compares the times of rank counts, and fewer than two are known.")
     base = scalings[0]
-    of, per = f"{label}: " if label else "", "Work of each rank's own" if weak else "Shared work"
+    of, per = f"Of {label}. " if label else "", "Work of each rank's own" if weak else "Shared work"
     untold = "" if any("allreduce" in one.excess_s for one in scalings[1:]) else (
         " Communication is not told apart: no run says how long training waited for it (exposed_s)."
     )  # fmt: skip

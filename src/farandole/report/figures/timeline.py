@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from farandole.observe.analysis import spread_out
-from farandole.report.chart import Frame, Scale, legend, linear_ticks, svg, text_width, x_axis
+from farandole.report.chart import Frame, Scale, inside, legend, linear_ticks, svg, text_width, x_axis
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import PHASES
 from farandole.report.markup import Markup, join, tag
@@ -23,6 +23,10 @@ _MOST_RANKS = 8
 _BAND, _LANE, _POWER = 18.0, 14.0, 130.0
 _MOST_CURVES = 5
 """There are as many colours: with more nodes than these, lines of power are drawn alike."""
+_MOST_APART = 4.0
+"""Runs of which one took more than so many times as long have scales of their own."""
+_OWN = ("s1", "s3", "s4", "s5", "s2")
+"""For phases that a script has named; waits for allreduce have the colour of the last."""
 _PARTS = {"cpu": "CPU", "memory": "memory", "gpu": "GPU"}
 
 
@@ -34,34 +38,87 @@ class _Span:
     end_s: float
 
 
-def timeline_figure(trace: Trace, no_power: str) -> Figure:
-    phases = _flat([_span(band) for band in trace.bands])
-    sent = [_span(band) for band in trace.communication]
-    power = [series for series in trace.power if series.get("t_s")]
-    if not (phases or sent or power):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shown:
+    """What a trace has to draw; each moment of a rank is in one phase."""
+
+    phases: Sequence[_Span]
+    sent: Sequence[_Span]
+    power: Sequence[Mapping[str, Any]]
+
+    @property
+    def end_s(self) -> float:
+        spans = [span.end_s for span in (*self.phases, *self.sent)]
+        return max(spans + [max(series["t_s"]) for series in self.power], default=0.0)
+
+    @property
+    def top_w(self) -> float:
+        return max((watt for curve in _curves(self.power) for watt in _watts(curve)), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Look:
+    """What runs that are compared have in common: scales, where they can, and colours."""
+
+    end_s: float
+    top_w: float
+    kinds: Mapping[str, str]
+    """Classes of colours by phase."""
+
+
+def timeline_figure(trace: Trace, no_power: str, beside: Trace | None = None) -> Figure:
+    """`beside` is of the run that this one is compared with."""
+    shown, other = _shown_of(trace), _shown_of(beside or Trace())
+    if not (shown.phases or shown.sent or shown.power):
         reason = trace.reason or f"The trace of the run on {trace.of} has neither phases nor power."
         return missing("timeline", _TITLE, reason, full=True)
-    end_s = max([span.end_s for span in (*phases, *sent)] + [max(series["t_s"]) for series in power])
-    ranks = _chosen({span.rank for span in (*phases, *sent)}, trace.communication_ranks)
-    modelled = any(series.get("provenance") == "modelled" for series in power)
-    caption = " ".join(
-        word
-        for word in (
-            f"The run on {trace.of}; one clock for all panels"
-            + (f", right to ±{quantity(trace.residual_s, 's')}." if trace.residual_s else ", that of the host." if trace.residual_s == 0 else "."),
-            "Power is modelled (TDP × utilisation), not measured." if modelled else "",
-            f"No power: {no_power}." if not power else "",
-            "" if sent else "No wait for communication was recorded.",
-            "The trace is condensed: of the waits for gradients, those in steps that are whole are drawn." if sent and trace.condensed else "",
-            "" if phases else "No phase was recorded.",
-        )
-        if word
+    ranks = _chosen({span.rank for span in (*shown.phases, *shown.sent)}, trace.communication_ranks)
+    look = _Look(
+        end_s=_common(shown.end_s, other.end_s), top_w=_common(shown.top_w, other.top_w), kinds=_kinds([*shown.phases, *other.phases])
     )
-    title = _TITLE if power else "Phases and communication over time"
+    words = [*_clock(trace), *_scale(shown, other), *_lacks(shown, no_power, condensed=bool(trace.condensed))]
+    title = _TITLE if shown.power else "Phases and communication over time"
     return Figure(
-        name="timeline", title=title, caption=caption, full=True,
-        draw=lambda width: _timeline(ranks, phases, sent, power, end_s, width),
-    )  # fmt: skip
+        name="timeline", title=title, caption=" ".join(words), full=True, draw=lambda width: _timeline(ranks, shown, look, width)
+    )
+
+
+def _shown_of(trace: Trace) -> _Shown:
+    return _Shown(
+        phases=_flat([_span(band) for band in trace.bands]),
+        sent=[_span(band) for band in trace.communication],
+        power=[series for series in trace.power if series.get("t_s")],
+    )
+
+
+def _common(own: float, other: float) -> float:
+    """The end of a scale for both; its own where one would be too small on the other's."""
+    return max(own, other) if own and other and max(own, other) <= _MOST_APART * min(own, other) else own
+
+
+def _clock(trace: Trace) -> list[str]:
+    error = f", right to ±{quantity(trace.residual_s, 's')}" if trace.residual_s else ", that of the host" if trace.residual_s == 0 else ""
+    return [f"The run on {trace.of}; one clock for all panels{error}."]
+
+
+def _scale(shown: _Shown, other: _Shown) -> list[str]:
+    if not other.end_s:
+        return []
+    if _common(shown.end_s, other.end_s) == _common(other.end_s, shown.end_s):
+        return ["On one scale with the other: lengths compare."]
+    return [f"Not on one scale with the other, which took {seconds(other.end_s)}."]
+
+
+def _lacks(shown: _Shown, no_power: str, *, condensed: bool) -> list[str]:
+    """What a reader would take for something else."""
+    words = {
+        "Power is modelled (TDP × utilisation), not measured.": any(series.get("provenance") == "modelled" for series in shown.power),
+        f"No power: {no_power}.": not shown.power,
+        "No wait for communication was recorded.": not shown.sent,
+        "The trace is condensed: of the waits for gradients, those in steps that are whole are drawn.": shown.sent and condensed,
+        "No phase was recorded.": not shown.phases,
+    }
+    return [word for word, so in words.items() if so]
 
 
 def _span(band: Mapping[str, Any]) -> _Span:
@@ -89,29 +146,27 @@ def _without(span: _Span, other: _Span) -> Iterator[_Span]:
         yield replace(span, start_s=other.end_s)
 
 
-def _timeline(
-    ranks: Sequence[int], phases: Sequence[_Span], sent: Sequence[_Span], power: Sequence[Mapping[str, Any]], end_s: float, width: float
-) -> Markup:
-    top_w = max((watt for curve in _curves(power) for watt in _watts(curve)), default=0.0)
-    ticks_w = linear_ticks(0.0, top_w, 4) if power else []
+def _timeline(ranks: Sequence[int], shown: _Shown, look: _Look, width: float) -> Markup:
+    phases, sent, power = shown.phases, shown.sent, shown.power
+    ticks_w = linear_ticks(0.0, look.top_w, 4) if power else []
     names = [f"rank {rank}" for rank in ranks] + [plain(tick) for tick in ticks_w]
     left = 14 + max(map(text_width, names), default=40.0)
     power_top = 8 + (len(ranks) * _BAND + 30 if phases else 16)
     lanes_top = power_top + (_POWER + 34 if power else 0)
     height = lanes_top + (len(ranks) * _LANE if sent else 0) + 44
     frame = Frame(width=width, height=height, left=left, right=10.0, top=4.0)
-    x = Scale(low=0.0, high=end_s, start=frame.left, end=frame.x1)
+    x = Scale(low=0.0, high=look.end_s, start=frame.left, end=frame.x1)
     parts = [
-        *(_bands(phases, ranks, x) if phases else ()),
-        *(_power(power, phases, x, frame, power_top, ticks_w) if power else ()),
-        *(_lanes(sent, ranks, x, lanes_top) if sent else ()),
-        x_axis(frame, x, [tick for tick in linear_ticks(0.0, end_s, 8) if tick <= end_s], plain, "seconds since the start"),
+        *(_bands(phases, ranks, x, look.kinds) if phases else ()),
+        *(_power(shown, look.kinds, x, frame, power_top, ticks_w) if power else ()),
+        *(_lanes(shown, ranks, x, lanes_top) if sent else ()),
+        x_axis(frame, x, inside(linear_ticks(0.0, look.end_s, 8), 0.0, look.end_s), plain, "seconds since the start"),
         tag("line", x1=0, x2=0, y1=4, y2=frame.y1, class_="cursor", visibility="hidden"),
     ]
     drawing = svg(
-        frame, *parts, words=_TITLE, data_time=f"{frame.left:g} {frame.x1 - frame.left:g} {end_s:g}",
+        frame, *parts, words=_TITLE, data_time=f"{frame.left:g} {frame.x1 - frame.left:g} {look.end_s:g}",
     )  # fmt: skip
-    return join([legend([*_entries(phases, sent), *_power_entries(power)]), drawing])
+    return join([legend([*_entries(shown, look.kinds), *_power_entries(power)]), drawing])
 
 
 def _chosen(ranks: set[int], looked_at: Sequence[int]) -> list[int]:
@@ -119,11 +174,10 @@ def _chosen(ranks: set[int], looked_at: Sequence[int]) -> list[int]:
     return spread_out(sorted(ranks & set(looked_at or ranks)), _MOST_RANKS)
 
 
-def _entries(phases: Sequence[_Span], sent: Sequence[_Span]) -> list[tuple[str, str]]:
-    kinds = _kinds(phases)
-    known = [name for name in PHASES if name in kinds] + [name for name in kinds if name not in PHASES]
-    entries = [(kinds[name], PHASES.get(name, name)) for name in known]
-    waits = dict.fromkeys(_wait(span.name) for span in sorted(sent, key=lambda span: span.start_s))
+def _entries(shown: _Shown, kinds: Mapping[str, str]) -> list[tuple[str, str]]:
+    seen = {span.name for span in shown.phases}
+    entries = [(kind, PHASES.get(name, name)) for name, kind in kinds.items() if name in seen]
+    waits = dict.fromkeys(_wait(span.name) for span in sorted(shown.sent, key=lambda span: span.start_s))
     return entries + [(kind, f"training waits for {words}") for kind, words in waits]
 
 
@@ -149,16 +203,14 @@ def _named(curve: Mapping[str, Any]) -> str:
 
 
 def _kinds(phases: Sequence[_Span]) -> dict[str, str]:
-    """Classes of colours by phase; phases that a script has named itself get those of series."""
-    own = [name for name in dict.fromkeys(span.name for span in phases) if name not in PHASES]
-    return {span.name: f"p-{span.name}" for span in phases if span.name in PHASES} | {
-        name: f"s{at % 5 + 1}" for at, name in enumerate(own)
-    }
+    """Classes of colours by phase; phases that a script has named itself get those of series, in the order they begin."""
+    names = dict.fromkeys(span.name for span in sorted(phases, key=lambda span: (span.start_s, span.name)))
+    own = [name for name in names if name not in PHASES]
+    return {name: f"p-{name}" for name in PHASES if name in names} | {name: _OWN[at % len(_OWN)] for at, name in enumerate(own)}
 
 
-def _bands(phases: Sequence[_Span], ranks: Sequence[int], x: Scale) -> Iterator[str]:
+def _bands(phases: Sequence[_Span], ranks: Sequence[int], x: Scale, kinds: Mapping[str, str]) -> Iterator[str]:
     rows = {rank: at for at, rank in enumerate(ranks)}
-    kinds = _kinds(phases)
     for rank, at in rows.items():
         yield tag("text", f"rank {rank}", x=x.start - 8, y=8 + at * _BAND + 12, class_="tick end")
     for span in phases:
@@ -176,11 +228,12 @@ def _bands(phases: Sequence[_Span], ranks: Sequence[int], x: Scale) -> Iterator[
 
 
 def _power(
-    power: Sequence[Mapping[str, Any]], phases: Sequence[_Span], x: Scale, frame: Frame, top: float, ticks: Sequence[float]
+    shown: _Shown, kinds: Mapping[str, str], x: Scale, frame: Frame, top: float, ticks: Sequence[float]
 ) -> Iterator[str]:
+    power = shown.power
     y = Scale(low=0.0, high=ticks[-1], start=top + _POWER, end=top)
-    first, kinds = min((span.rank for span in phases), default=0), _kinds(phases)
-    for span in phases:
+    first = min((span.rank for span in shown.phases), default=0)
+    for span in shown.phases:
         if span.rank == first:
             yield tag(
                 "rect", x=x(span.start_s), y=top, width=max(0.0, x(span.end_s) - x(span.start_s)), height=_POWER,
@@ -232,7 +285,9 @@ def _wait(name: str) -> tuple[str, str]:
     return _WAITS.get(name, ("c-other", "other collectives"))
 
 
-def _lanes(sent: Sequence[_Span], ranks: Sequence[int], x: Scale, top: float) -> Iterator[str]:
+def _lanes(shown: _Shown, ranks: Sequence[int], x: Scale, top: float) -> Iterator[str]:
+    """As long as the run, also on the scale of a longer one."""
+    sent, across = shown.sent, x(shown.end_s) - x.start
     yield tag("text", "communication", x=0, y=top - 8, class_="axis-name")
     bins = int((x.end - x.start) / 1.5)
     for at, rank in enumerate(ranks):
@@ -241,7 +296,7 @@ def _lanes(sent: Sequence[_Span], ranks: Sequence[int], x: Scale, top: float) ->
         waits = [_wait(name) for name in dict.fromkeys(span.name for span in sent if span.rank == rank)]
         told = {f"{kind} d{depth}": f"rank {rank} waits for {words}" for kind, words in waits for depth in range(1, 5)}
         yield tag("text", f"rank {rank}", x=x.start - 8, y=top + at * _LANE + 11, class_="tick end")
-        yield tag("rect", x=x.start, y=top + at * _LANE + 1, width=x.end - x.start, height=_LANE - 2, class_="lane")
+        yield tag("rect", x=x.start, y=top + at * _LANE + 1, width=across, height=_LANE - 2, class_="lane")
         yield cells([row], x=x.start, y=top + at * _LANE, width=x.end - x.start, height=_LANE, words=told)
 
 
