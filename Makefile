@@ -84,13 +84,13 @@ bench: $(READY) ## measure against MPI, torch DDP and gloo, side by side
 soak: $(READY) ## repeat the fault tests (up to 45 minutes)
 	@$(MAKE) --no-print-directory -j3 -Otarget soak-of-jobs soak-of-checkpoints soak-of-other-faults
 
-soak-of-jobs: $(READY)
+soak-of-jobs: $(COMPILED)
 	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 $(REPEATED_JOBS)
 
-soak-of-checkpoints: $(READY)
+soak-of-checkpoints: $(COMPILED)
 	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 $(CHECKPOINT_KILLS)
 
-soak-of-other-faults: $(READY)
+soak-of-other-faults: $(COMPILED)
 	$(BIN)/python -m pytest -m soak --timeout=2700 --durations=15 tests/faults $(patsubst %,--ignore=%,$(REPEATED_JOBS) $(CHECKPOINT_KILLS))
 
 soak-training: $(READY) .venv-deephyper/.ready ## what else is too long for make test: learning, emulated ranks, examples, random programs

@@ -207,8 +207,13 @@ def test_a_killed_torch_training_ends_with_the_same_bits(tmp_path: Path) -> None
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize(("training", "ranks"), [(NUMPY, 2), (NUMPY, 3), (NUMPY, 4), (TORCH, 2)], ids=["n2", "n3", "n4", "torch-n2"])
+@pytest.mark.parametrize(
+    ("training", "ranks", "seed"),
+    [
+        *(pytest.param(NUMPY, ranks, seed, id=f"n{ranks}-{seed}") for ranks, seeds in ((2, 15), (3, 10), (4, 10)) for seed in range(seeds)),
+        *(pytest.param(TORCH, 2, seed, id=f"torch-n2-{seed}") for seed in range(5)),
+    ],
+)
 def test_killed_again_and_again(tmp_path: Path, training: Any, ranks: int, seed: int) -> None:
     """200 kills in all."""
     check_none_lost(survive(tmp_path, training, ranks, kills=5, seed=100 * ranks + seed))

@@ -47,9 +47,10 @@ from farandole.comm.plan import Entry, GradientPlan
 from farandole.comm.process_sets import global_process_set
 from farandole.comm.team import Team
 
-gradients = [np.ones(500, np.float32), np.ones(500 * 520, np.float32)]  # one that is packed, one that is not
-entries = [Entry(str(index), "float32", array.shape) for index, array in enumerate(gradients)]
-how = Reduction("sum", 1.0, fd.size())
+# One that is packed, one whose result is in the node's window. For floats of that size a rank would import numba, as torch's do.
+gradients = [np.ones(500, np.int32), np.ones(500 * 1300, np.int32)]
+entries = [Entry(str(index), "int32", array.shape) for index, array in enumerate(gradients)]
+how = Reduction("sum")
 plan = GradientPlan(global_process_set.runtime(), "soak", entries, how=how, staged=False, team=Team())
 for step in range(400):
     if step == 2:
@@ -70,12 +71,12 @@ for step in range(400):
 TORCH = "import torch\n" + PRELUDE + """
 import farandole.torch as hvd
 
-model = torch.nn.Sequential(torch.nn.Linear(600, 500), torch.nn.Linear(500, 10))
+model = torch.nn.Sequential(torch.nn.Linear(1300, 500), torch.nn.Linear(500, 10))
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 for step in range(400):
     optimizer.zero_grad()
-    loss = model(torch.ones(2, 600)).square().mean()
+    loss = model(torch.ones(2, 1300)).square().mean()
     if step == 2:
         fail_here("in a step")
     loss.backward()
