@@ -60,14 +60,14 @@ def tip(tab: Tab) -> str:
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW, 768])
-@pytest.mark.parametrize("page", ["study", "comparison", "many", "names", "loaders", "run", "traced", "little"])
+@pytest.mark.parametrize("page", ["study", "comparison", "many", "names", "loaders", "run", "traced", "little", "doubtful"])
 def test_pages_fit_and_labels_keep_apart(tab: Tab, pages: dict[str, Path], page: str, width: int) -> None:
     tab.look(pages[page], width=width)
     assert tab.run(LOOK_CLOSELY) == []
     assert tab.complaints == []
 
 
-@pytest.mark.parametrize("page", ["study", "comparison", "many", "loaders"])
+@pytest.mark.parametrize("page", ["study", "comparison", "many", "loaders", "doubtful"])
 def test_print_fits_on_a4_in_light_colours(tab: Tab, pages: dict[str, Path], page: str) -> None:
     tab.look(pages[page], width=A4, media="print", dark=True)
     assert tab.run(LOOK_CLOSELY) == []
@@ -164,6 +164,18 @@ def test_tables_are_copied_as_csv_and_latex(tab: Tab, pages: dict[str, Path]) ->
     assert r"a\textbackslash{}b\textasciicircum{}c\textasciitilde{}d & nodes" in str(tab.run("window.copied"))
     tab.run("document.querySelector('.command .copy').click()")
     assert tab.run("window.copied") == "farandole study strong nt3 --ranks 1,2,4,8,16 --repeats 3"
+
+
+def test_copies_say_of_how_many_runs_figures_are_and_what_ran_beside_them(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.look(pages["doubtful"], width=WIDE)
+    assert "1 of 2" in tab.run("document.querySelector('#results tbody tr').innerText")
+    tab.run("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    told = "2 (busy machine, loss, accuracy, test loss, test accuracy of 1)"
+    tab.run("document.querySelector('[data-copy=csv][data-table=results]').click()")
+    assert str(tab.run("window.copied")).strip().endswith(f',"{told}"')
+    tab.run("document.querySelector('[data-copy=latex][data-table=results]').click()")
+    latex = str(tab.run("window.copied"))
+    assert f"& {told} " in latex and "Where not all runs know a figure, its row says how many do." in latex
 
 
 def test_a_recorded_trace_is_seen(tab: Tab, pages: dict[str, Path]) -> None:

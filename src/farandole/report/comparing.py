@@ -60,6 +60,8 @@ class Comparison:
     pairs: Sequence[Pair]
     settings: Sequence[str] = ()
     """The names of those in which the sides differ."""
+    of_folders: bool = False
+    """Whether the words for both sides are names of folders."""
 
     def where(self, pair: Pair) -> str:
         """On the axis, for sentences."""
@@ -87,9 +89,10 @@ def compare_studies(first: tuple[Study, Sequence[Point]], second: tuple[Study, S
         for point in one.points
     ]
     labels = [label_of(_alike(found, apart)) for found in (points, other_points)]
-    if "" in labels or labels[0] == labels[1]:
+    of_folders = "" in labels or labels[0] == labels[1]
+    if of_folders:
         labels = [study.name, other.name] if study.name != other.name else [str(study.folder), str(other.folder)]
-    return Comparison(before=labels[0], after=labels[1], axis=axis, pairs=pairs, settings=apart)
+    return Comparison(before=labels[0], after=labels[1], axis=axis, pairs=pairs, settings=apart, of_folders=of_folders)
 
 
 def compare_series(series: Sequence[Series], axis: Axis, base: Mapping[str, Any]) -> Comparison | None:

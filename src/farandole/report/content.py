@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import PHASES, Bar, phases_of, stacked_bars
 from farandole.report.figures.compare import compare_energy_figure, compare_figure, compare_times_figure
 from farandole.report.figures.quality import accuracy_figure, energy_figure
-from farandole.report.figures.scaling import efficiency_figure, time_figure
+from farandole.report.figures.scaling import efficiency_figure, time_figure, unknown_caption
 from farandole.report.figures.single import history_figures, phases_figure
 from farandole.report.groups import Axis, Point, Series, axis_of, is_emulated, points_of, series_of
 from farandole.report.markup import Markup
 from farandole.report.reading import Study
+from farandole.report.runs import sampling_of
 from farandole.report.scaling import Scaling, scaling_of
 from farandole.report.table import compare_table, results_table
 from farandole.report.traced import components_of, traced_figures
@@ -25,6 +27,9 @@ from farandole.report.trust import Item, made_apart, trust_of
 from farandole.report.verdict import comparison_verdict, run_verdict, study_verdict
 
 __all__ = ["Content", "content_of"]
+
+_AMOUNT = re.compile(r"(?<![\w-])\d[\d.,]*(e[+-]?\d+)?(?= ?(%|[JWs]\b))|(?<=\()\d+(?=\))")
+"""In a remark: what differs from run to run, unlike the number of a meter."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -134,7 +139,8 @@ def _bars(series: Sequence[Series], axis: Axis) -> Figure:
     ]
     if not bars:
         return missing("time", title, "No run has finished, so that there is no time to show.")
-    return Figure(name="time", title=title, caption="Medians.", draw=lambda width: stacked_bars(bars, width, title), full=True)
+    caption = f"Medians.{unknown_caption([point for one in series for point in one.points], 'total_s')}"
+    return Figure(name="time", title=title, caption=caption, draw=lambda width: stacked_bars(bars, width, title), full=True)
 
 
 def _run_figures(study: Study) -> list[Figure]:
@@ -167,7 +173,25 @@ def _notes_of(study: Study) -> list[str]:
         f"Failed: {attempt.reason or 'no reason is given'}" + (f" ({_log(attempt.run).relative_to(study.folder)})" if attempt.run else "")
         for attempt in study.failed
     ]
-    return [*study.warnings, *failed, *(str(note) for note in study.about.get("notes") or [])]
+    return [*study.warnings, *failed, *_remarks(study), *(str(note) for note in study.about.get("notes") or [])]
+
+
+def _remarks(study: Study) -> list[str]:
+    """What meters remark, of those alike but for their numbers the first, and in how many runs."""
+    sampled = [found for attempt in study.finished if attempt.run and (found := sampling_of(attempt.run))]
+    alike: dict[str, list[str]] = {}
+    for sampling in sampled:
+        kinds: dict[str, str] = {}
+        for remark in sampling.remarks:
+            kinds.setdefault(_AMOUNT.sub("", remark), remark)
+        for kind, remark in kinds.items():
+            alike.setdefault(kind, []).append(remark)
+    return [f"Power: {remarks[0]}{_often(remarks, len(sampled))}." for remarks in alike.values()]
+
+
+def _often(remarks: Sequence[str], runs: int) -> str:
+    differ = ", with other numbers" if len({*remarks}) > 1 else ""
+    return f" ({len(remarks)} of {runs} runs{differ})" if runs > 1 else ""
 
 
 def _log(run: Path) -> Path:

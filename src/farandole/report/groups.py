@@ -10,7 +10,10 @@ from typing import Any
 from farandole.report.numbers import plain
 from farandole.report.reading import Attempt, Study
 
-__all__ = ["EMULATED", "Axis", "Point", "Series", "axis_of", "is_emulated", "label_of", "measure_of", "metric_of", "points_of", "series_of", "word_for"]
+__all__ = [
+    "BUSY", "BUSY_SHARE", "EMULATED", "Axis", "Point", "Series", "axis_of", "is_emulated", "label_of", "measure_of", "metric_of",
+    "most_beside", "points_of", "series_of", "unknown_in", "word_for",
+]  # fmt: skip
 
 _ALONG = {
     "strong": ("ranks",),
@@ -20,6 +23,10 @@ _ALONG = {
     "loaders": ("loader",),
 }
 EMULATED = "emulate_ranks"
+BUSY = "busy machine"
+"""The mark of a result beside which other programs ran."""
+BUSY_SHARE = 0.05
+"""Of a machine's processor time: where other programs took more while a run lasted, it was busy."""
 _NEVER_A_SERIES = frozenset({"seed", "repeat", "nodes"})
 _MEASURES = (("total_s", "Time"), ("train_s", "Training time"), ("epoch_s", "Time of an epoch"), ("load_s", "Loading time"))
 _WORDS = {
@@ -52,7 +59,8 @@ class Point:
 
     @property
     def marks(self) -> list[str]:
-        return list(dict.fromkeys(mark for attempt in self.attempts for mark in attempt.marks))
+        found = [mark for attempt in self.attempts for mark in attempt.marks]
+        return list(dict.fromkeys([*found, BUSY] if most_beside([self]) else found))
 
     @property
     def oversubscribed(self) -> bool:
@@ -72,6 +80,11 @@ class Point:
 
     def values(self, figure: str) -> list[float]:
         return [value for attempt in self.attempts if (value := attempt.figure(figure)) is not None]
+
+    def partly(self, figure: str) -> str:
+        """Of how many of its runs a median is, such as `1 of 3`; empty where it is of all, or there is none."""
+        known = len(self.values(figure))
+        return f"{known} of {len(self.attempts)}" if 0 < known < len(self.attempts) else ""
 
     def median(self, figure: str) -> float | None:
         values = self.values(figure)
@@ -153,6 +166,18 @@ def series_of(points: Sequence[Point], axis: Axis) -> list[Series]:
 def measure_of(points: Sequence[Point]) -> tuple[str, str] | None:
     """The figure that says best how long runs took, and the words for it: others' tables may lack totals."""
     return next((found for found in _MEASURES if any(point.median(found[0]) for point in points)), None)
+
+
+def unknown_in(points: Sequence[Point], figure: str) -> str:
+    """In how many of their runs a figure is not known, such as `2 of 6 runs`; empty where all know it, or none does."""
+    runs, known = sum(len(point.attempts) for point in points), sum(len(point.values(figure)) for point in points)
+    return f"{runs - known} of {runs} runs" if 0 < known < runs else ""
+
+
+def most_beside(points: Sequence[Point]) -> float | None:
+    """The largest share of the machine that other programs took while one of their runs lasted; None where it was quiet."""
+    shares = [share for point in points for share in point.values("others_share") if share > BUSY_SHARE]
+    return max(shares, default=None)
 
 
 def is_emulated(points: Sequence[Point]) -> bool:

@@ -23,7 +23,7 @@ from farandole.report.loaders import (
 from farandole.report.numbers import bytes_text, number, seconds, times
 from farandole.report.reading import Study
 from farandole.report.table import loaders_table
-from farandole.report.trust import loaders_trust
+from farandole.report.trust import loaders_trust, measured_beside
 
 __all__ = ["is_of_loaders", "loaders_content"]
 
@@ -77,7 +77,8 @@ def _verdicts(study: Study, readings: Sequence[Reading]) -> list[str]:
     rest += [f"{BASE} was not measured"] if all(one.base is None for one in readings) else []
     if not any(one.spread for one in readings):
         rest.append("each was read once: how far readings differ by themselves is not known")
-    return [f"{first}.", f"{'; '.join(rest)}."]
+    rest.append(measured_beside([one.point for group in alone.values() for one in group]))
+    return [f"{first}.", f"{'; '.join(filter(None, rest))}."]
 
 
 def _fastest(readings: Sequence[Reading]) -> str:

@@ -13,7 +13,7 @@ from farandole import __version__
 from farandole.report.content import Content
 from farandole.report.figures import Figure
 from farandole.report.markup import Markup, join, tag
-from farandole.report.numbers import bytes_text
+from farandole.report.numbers import bytes_text, count
 from farandole.report.reading import Study
 from farandole.report.runs import command_of
 from farandole.report.traces import Trace
@@ -173,7 +173,7 @@ def _machine_facts(made: Mapping[str, Any]) -> dict[str, str | None]:
 
 def _processor(environment: Mapping[str, Any]) -> str | None:
     cpu, cores = environment.get("cpu"), environment.get("cores")
-    return f"{cpu}, {cores} cores" if cpu and cores else cpu
+    return f"{cpu}, {count(cores, 'core')}" if cpu and cores else cpu
 
 
 def _embedded(content: Content) -> Markup:

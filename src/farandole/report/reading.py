@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError
+from farandole.report.numbers import count
 from farandole.report.runs import attempt_of_run, read_json
 
 __all__ = ["Attempt", "Study", "read_folder"]
 
 SCHEMA = 1
+_ABOVE_0 = ("total_s", "train_s", "epoch_s")
+_NOT_BELOW_0 = ("load_s", "energy_j", "energy_per_sample_j")
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -88,6 +91,8 @@ class Study:
 
     def reason(self, figure: str) -> str:
         """Why `figure` is not known, in the words of the runs; empty where they say nothing."""
+        if not self.finished:
+            return "no run has finished"
         told = [attempt.reasons[figure] for attempt in self.finished if attempt.reasons.get(figure)]
         return max(set(told), key=told.count) if told else ""
 
@@ -116,7 +121,7 @@ def _study(folder: Path) -> Study:
         title=str(about.get("title") or folder.resolve().name),
         command=about.get("command"),
         about=about,
-        attempts=[_attempt(folder, line) for line in _last(raw)],
+        attempts=[_attempt(folder, line) for line in _possible(_last(raw), warnings)],
         tries=len(raw),
         raw=raw,
         warnings=warnings,
@@ -166,7 +171,8 @@ def _lines(path: Path, kind: str, keys: Set[str], warnings: list[str]) -> list[d
         else:
             found.append(told)
     if strangers:
-        warnings.append(f"results.jsonl: {strangers} of its lines belong to another study and are left out.")
+        verbs = ("belongs", "is") if strangers == 1 else ("belong", "are")
+        warnings.append(f"results.jsonl: {strangers} of its lines {verbs[0]} to another study and {verbs[1]} left out.")
     return found
 
 
@@ -186,6 +192,30 @@ def _last(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if at not in chosen or line.get("status") == "ok" or chosen[at].get("status") != "ok":
             chosen[at] = line
     return list(chosen.values())
+
+
+def _possible(lines: list[dict[str, Any]], warnings: list[str]) -> list[dict[str, Any]]:
+    """Without times and joules that cannot be, as results that others have written may have them."""
+    left_out: dict[str, list[float]] = {}
+    kept = []
+    for line in lines:
+        figures = line.get("figures") or {}
+        wrong = [name for name in (*_ABOVE_0, *_NOT_BELOW_0) if _is_wrong(name, figures.get(name))]
+        for name in wrong:
+            left_out.setdefault(name, []).append(figures[name])
+        kept.append({**line, "figures": {name: value for name, value in figures.items() if name not in wrong}})
+    warnings += [_cannot_be(name, values) for name, values in left_out.items()]
+    return kept
+
+
+def _is_wrong(name: str, value: Any) -> bool:
+    return isinstance(value, (int, float)) and (value < 0 or (value == 0 and name in _ABOVE_0))
+
+
+def _cannot_be(name: str, values: list[float]) -> str:
+    *first, last = dict.fromkeys(f"{value:g}" for value in values)
+    told = f"{', '.join(first)} or {last}" if first else last
+    return f"results.jsonl: {name} of {count(len(values), 'run')} is left out: it cannot be {told}."
 
 
 def _attempt(folder: Path, line: Mapping[str, Any]) -> Attempt:

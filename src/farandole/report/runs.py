@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,8 @@ class Sampling:
     covered: float | None
     """Share of the time that meters have seen; the rest was bridged."""
     sources: tuple[str, ...]
+    remarks: tuple[str, ...]
+    """What a reader must know of its meters, each once."""
 
 
 def sampling_of(run: Path) -> Sampling | None:
@@ -152,7 +154,14 @@ def sampling_of(run: Path) -> Sampling | None:
         share_of_a_core=max(shares, default=None),
         covered=1 - bridged_s / duration_s if duration_s and bridged_s is not None else None,
         sources=tuple(dict.fromkeys(str(total["source"]).split(" + ") if total.get("source") else ())),
+        remarks=tuple(dict.fromkeys(remark for figure in (total, *_parts(nodes)) for remark in figure.get("remarks") or ())),
     )
+
+
+def _parts(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Figures of nodes and of what they consist of: not every remark on a part is one on the total."""
+    wholes = [whole for node in nodes if isinstance(whole := node.get("whole"), dict)]
+    return [figure for whole in wholes for figure in (whole.get("total"), *(whole.get("parts") or {}).values()) if isinstance(figure, dict)]
 
 
 _NOT_TYPED = frozenset({"benchmark", "output_dir", "work", "make_data", "emulate_ranks", "checkpoint_dir", "resume"})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from farandole.report.comparing import Comparison, Pair
-from farandole.report.groups import Axis, Point, metric_of, word_for
+from farandole.report.groups import BUSY, Axis, Point, metric_of, word_for
 from farandole.report.loaders import Reading
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import UNKNOWN, count, number, percent, plain, seconds, times
@@ -22,16 +22,25 @@ class Column:
 
     name: str
     value: Callable[[Point, Scaling[Point] | None], float | None]
+    figure: str = ""
+    """Of results: what it is the median of."""
     unit: str = ""
     text: Callable[[float], str] = number
-    spread: str = ""
-    """The figure whose least and most are said below."""
+    spread: bool = False
+    """Whether the least and the most are said below."""
     minor: bool = False
     """Left out in print, where there is no room for all."""
 
+    def partly(self, point: Point) -> str:
+        return point.partly(self.figure) if self.figure else ""
 
-def _figure(name: str) -> Callable[[Point, Scaling[Point] | None], float | None]:
-    return lambda point, _: point.median(name)
+
+def _median(
+    name: str, figure: str, unit: str = "", *, factor: float = 1.0, text: Callable[[float], str] = number, spread: bool = False, minor: bool = False
+) -> Column:
+    return Column(
+        name=name, value=lambda point, _: _times(point.median(figure), factor), figure=figure, unit=unit, text=text, spread=spread, minor=minor
+    )
 
 
 def _setting(*names: str) -> Callable[[Point, Scaling[Point] | None], float | None]:
@@ -53,24 +62,24 @@ _COLUMNS = (
     Column(name="local batch", value=_local_batch, text=plain, minor=True),
     Column(name="global batch", value=_setting("global_batch"), text=plain),
     Column(name="rate", value=_setting("rate", "learning_rate"), text=plain, minor=True),
-    Column(name="total", unit="s", value=_figure("total_s"), spread="total_s"),
-    Column(name="load", unit="s", value=_figure("load_s")),
-    Column(name="broadcast", unit="s", value=_figure("broadcast_s"), minor=True),
-    Column(name="train", unit="s", value=_figure("train_s"), minor=True),
-    Column(name="epoch", unit="s", value=_figure("epoch_s"), minor=True),
-    Column(name="step", unit="ms", value=lambda point, _: _times(point.median("step_s"), 1e3), minor=True),
+    _median("total", "total_s", "s", spread=True),
+    _median("load", "load_s", "s"),
+    _median("broadcast", "broadcast_s", "s", minor=True),
+    _median("train", "train_s", "s", minor=True),
+    _median("epoch", "epoch_s", "s", minor=True),
+    _median("step", "step_s", "ms", factor=1e3, minor=True),
     Column(name="speedup", value=lambda _, scaling: scaling.speedup if scaling else None, text=times),
     Column(name="efficiency", value=lambda _, scaling: scaling.efficiency if scaling else None, text=percent),
-    Column(name="samples/s", value=_figure("samples_per_s")),
-    Column(name="power", unit="W", value=_figure("power_w")),
-    Column(name="energy", unit="kJ", value=lambda point, _: _times(point.median("energy_j"), 1e-3)),
-    Column(name="above idle", unit="kJ", value=lambda point, _: _times(point.median("above_idle_j"), 1e-3)),
-    Column(name="J/sample", value=_figure("energy_per_sample_j"), minor=True),
-    Column(name="EDP", unit="kJ s", value=lambda point, _: _times(point.median("edp_js"), 1e-3), minor=True),
-    Column(name="loss", value=_figure("loss"), minor=True),
-    Column(name="{metric}", value=_figure("accuracy"), text=lambda value: f"{value:.3f}", minor=True),
-    Column(name="test loss", value=_figure("test_loss"), minor=True),
-    Column(name="test {metric}", value=_figure("test_accuracy"), text=lambda value: f"{value:.3f}", spread="test_accuracy"),
+    _median("samples/s", "samples_per_s"),
+    _median("power", "power_w", "W"),
+    _median("energy", "energy_j", "kJ", factor=1e-3),
+    _median("above idle", "above_idle_j", "kJ", factor=1e-3),
+    _median("J/sample", "energy_per_sample_j", minor=True),
+    _median("EDP", "edp_js", "kJ s", factor=1e-3, minor=True),
+    _median("loss", "loss", minor=True),
+    _median("{metric}", "accuracy", text="{:.3f}".format, minor=True),
+    _median("test loss", "test_loss", minor=True),
+    _median("test {metric}", "test_accuracy", text="{:.3f}".format, spread=True),
 )
 _MODELLED = "modelled power"
 _OF_POWER = frozenset({"power", "energy", "above idle", "J/sample", "EDP"})
@@ -84,34 +93,38 @@ def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scalin
     """A row a configuration. Columns that nothing fills are left out."""
     by_point = {id(one.point): one for one in scalings}
     modelled = any(point.provenance == "modelled" for point in points)
+    metric = metric_of(points)
     shown = [
-        column for column in _COLUMNS if any(column.value(point, by_point.get(id(point))) is not None for point in points)
+        replace(column, name=column.name.format(metric=metric))
+        for column in _COLUMNS
+        if any(column.value(point, by_point.get(id(point))) is not None for point in points)
     ]
     named = list(dict.fromkeys([axis.name, *varied]))
     as_set = all(_local_batch(point, None) == point.settings.get("batch_size") for point in points)
     hidden = {*named, *(["local batch"] if "batch_size" in named and as_set else [])}
     shown = [column for column in shown if column.name not in hidden]
     head = [_heading(word_for(name), kind="word" if _is_word(points, name) else None) for name in named]
-    metric = metric_of(points)
     head += [
         _heading(
-            column.name.format(metric=metric), column.unit, kind="minor" if column.minor else None,
+            column.name, column.unit, kind="minor" if column.minor else None,
             caveat="modelled" if modelled and column.name in _OF_POWER else "",
         )
         for column in shown
     ]  # fmt: skip
     told = {_MODELLED} if all(_MODELLED in point.marks for point in points if point.attempts) else set()
     rows = [_row(point, by_point.get(id(point)), named, shown, told) for point in points]
-    return _table([*head, _heading("runs", kind="word")], rows, "results", " ".join([_medians(points), *_base(scalings)]))
+    return _table([*head, _heading("runs", kind="word")], rows, "results", " ".join([_medians(points, {column.figure for column in shown}), *_base(scalings)]))
 
 
-def _medians(points: Sequence[Point]) -> str:
+def _medians(points: Sequence[Point], figures: Set[str]) -> str:
     runs = sorted({len(point.attempts) for point in points if point.attempts})
     if not runs:
         return "No run has finished."
     if runs == [1]:
         return "One run." if len(points) == 1 else "One run each."
-    return f"Medians of {runs[0] if len(runs) == 1 else f'{runs[0]} to {runs[-1]}'} runs."
+    some = any(point.partly(figure) for point in points for figure in figures)
+    told = " Where not all runs know a figure, its row says how many do." if some else ""
+    return f"Medians of {runs[0] if len(runs) == 1 else f'{runs[0]} to {runs[-1]}'} runs.{told}"
 
 
 def _base(scalings: Sequence[Scaling[Point]]) -> list[str]:
@@ -136,7 +149,16 @@ def _row(point: Point, scaling: Scaling[Point] | None, named: Sequence[str], sho
     """`told` are marks that the headings have already."""
     cells = [_setting_cell(point.settings.get(name)) for name in named]
     cells += [_cell(column, point, scaling) for column in shown]
-    return tag("tr", *cells, _runs(point, told), class_="none" if not point.attempts else None)
+    return tag("tr", *cells, _runs(point, told, _known_by_fewer(point, shown)), class_="none" if not point.attempts else None)
+
+
+def _known_by_fewer(point: Point, shown: Sequence[Column]) -> list[str]:
+    """For copies, whose cells are numbers alone: columns by how many runs know them."""
+    found: dict[int, list[str]] = {}
+    for column in shown:
+        if column.partly(point):
+            found.setdefault(len(point.values(column.figure)), []).append(column.name)
+    return [f"{', '.join(names)} of {known}" for known, names in found.items()]
 
 
 def _setting_cell(value: object) -> Markup:
@@ -146,25 +168,32 @@ def _setting_cell(value: object) -> Markup:
 
 
 def _cell(column: Column, point: Point, scaling: Scaling[Point] | None) -> Markup:
-    spread = point.spread(column.spread) if column.spread else None
-    return _figure_cell(column.value(point, scaling), column.text, spread, "minor" if column.minor else None)
+    spread = point.spread(column.figure) if column.spread else None
+    return _figure_cell(column.value(point, scaling), column.text, spread, "minor" if column.minor else None, partly=column.partly(point))
 
 
 def _figure_cell(
-    value: float | None, text: Callable[[float], str] = number, spread: tuple[float, float] | None = None, kind: str | None = None
-) -> Markup:
+    value: float | None, text: Callable[[float], str] = number, spread: tuple[float, float] | None = None, kind: str | None = None,
+    *, partly: str = "",
+) -> Markup:  # fmt: skip
+    """`partly`: of how many runs it is, where these are not all."""
     if value is None:
         return tag("td", UNKNOWN, data_v="", class_=kind)
     low, high = (text(end) for end in spread) if spread else ("", "")
-    small = tag("small", f"{low}–{high}") if low != high else None
-    return tag("td", text(value), small, data_v=f"{value:.6g}", class_=kind)
+    small = [tag("small", told) for told in (f"{low}–{high}" if low != high else "", partly) if told]
+    return tag("td", text(value), *small, data_v=f"{value:.6g}", class_=kind)
 
 
-def _runs(point: Point, left_out: Set[str] = frozenset()) -> Markup:
-    failed = tag("span", f"{len(point.failed)} failed", class_="mark bad") if point.failed else None
-    marks = [tag("span", mark, class_="mark") for mark in point.marks if mark not in left_out]
-    told = f"{len(point.attempts)}" + (f" ({len(point.failed)} failed)" if point.failed else "")
-    return tag("td", f"{len(point.attempts)}", failed, *marks, data_v=told, class_="runs")
+def _runs(point: Point, left_out: Set[str] = frozenset(), fewer: Sequence[str] = ()) -> Markup:
+    """`fewer` is what the row's cells say of runs already, and copies do not."""
+    failed = [f"{len(point.failed)} failed"] if point.failed else []
+    marks = [mark for mark in point.marks if mark not in left_out]
+    spans = [*(tag("span", told, class_="mark bad") for told in failed), *(tag("span", mark, class_="mark") for mark in marks)]
+    return tag("td", f"{len(point.attempts)}", *spans, data_v=_with(len(point.attempts), [*failed, *marks, *fewer]), class_="runs")
+
+
+def _with(runs: object, told: Sequence[str]) -> str:
+    return f"{runs} ({', '.join(told)})" if told else f"{runs}"
 
 
 def _table(head: Sequence[str], rows: Sequence[str], name: str, note: str = "") -> Markup:
@@ -192,7 +221,7 @@ def _reading_row(reading: Reading) -> Markup:
     point = reading.point
     cells = [_setting_cell(word) for word in (reading.loader, reading.setting("benchmark"), reading.file, reading.state, point.ranks)]
     cells += [
-        _figure_cell(reading.bytes / 1e6, kind="minor"), _figure_cell(reading.seconds, spread=reading.spread), _figure_cell(reading.gain, times),
+        _figure_cell(reading.bytes / 1e6, kind="minor"), _figure_cell(reading.seconds, spread=reading.spread, partly=point.partly("load_s")), _figure_cell(reading.gain, times),
         _figure_cell(point.median("mb_per_s")), _figure_cell(reading.over_alone("load_s"), times),
         _figure_cell(_times(reading.most("peak_bytes"), 1e-6)), _figure_cell(_times(reading.most("held_bytes"), 1e-6), kind="minor"),
     ]  # fmt: skip
@@ -251,19 +280,23 @@ def compare_table(comparison: Comparison) -> Markup:
     rows = [
         tag(
             "tr", _setting_cell(pair.value), *([_setting_cell(pair.label)] if named else []),
-            *(cell for words, _, figure, factor in shown for cell in _changes(pair, words, figure, factor)), *_ends(pair),
+            *(cell for words, _, figure, factor in shown for cell in _changes(pair, words, figure, factor)),
+            *_ends(pair, {figure: words for words, _, figure, _ in shown}),
         )
         for pair in pairs
     ]  # fmt: skip
-    return _table(head, rows, "comparison", _medians(points))
+    return _table(head, rows, "comparison", _medians(points, {"test_accuracy", *(figure for _, _, figure, _ in shown)}))
 
 
 def _changes(pair: Pair, words: str, figure: str, factor: float) -> list[Markup]:
     of_power, kind = words in _OF_POWER, "minor" if words in _MINOR else None
     cells = [
-        _figure_cell(_times(point.median(figure), factor), _modelled if of_power and point.provenance == "modelled" else number, kind=kind)
+        _figure_cell(
+            _times(point.median(figure), factor), _modelled if of_power and point.provenance == "modelled" else number, kind=kind,
+            partly=point.partly(figure),
+        )
         for point in (pair.before, pair.after)
-    ]
+    ]  # fmt: skip
     saved = pair.saved(figure)
     if saved is not None and of_power and pair.energy_caveat:
         return [*cells, tag("td", f"{pair.energy_caveat}: not compared", data_v="", class_=_classes("word", kind))]
@@ -286,10 +319,21 @@ def _change(saved: float | None) -> str:
     return f"{'−' if saved > 0 else '+'}{100 * abs(saved):.{1 if 0.995 <= saved < 1 else 0}f}%"
 
 
-def _ends(pair: Pair) -> list[Markup]:
-    told = " → ".join(f"{value:.3f}" if value is not None else UNKNOWN for value in (
-        pair.before.median("test_accuracy"), pair.after.median("test_accuracy")))  # fmt: skip
-    runs = " → ".join(str(len(point.attempts)) for point in (pair.before, pair.after))
-    shared = tag("span", "oversubscribed", class_="mark") if pair.oversubscribed else None
-    said = f"{runs}{' (oversubscribed)' if shared else ''}"
-    return [tag("td", told, data_v=told, class_="word"), tag("td", runs, shared, data_v=said, class_="runs")]
+def _ends(pair: Pair, shown: Mapping[str, str]) -> list[Markup]:
+    """`shown` has figures and their words."""
+    sides = (pair.before, pair.after)
+    reached = " → ".join(map(_reached, sides))
+    runs = " → ".join(str(len(point.attempts)) for point in sides)
+    marks = [mark for mark in ("oversubscribed", BUSY) if any(mark in point.marks for point in sides)]
+    fewer = [
+        f"{words} of {' → '.join(str(len(point.values(figure))) for point in sides)}"
+        for figure, words in shown.items()
+        if any(point.partly(figure) for point in sides)
+    ]
+    spans = [tag("span", mark, class_="mark") for mark in marks]
+    return [tag("td", reached, data_v=reached, class_="word"), tag("td", runs, *spans, data_v=_with(runs, [*marks, *fewer]), class_="runs")]
+
+
+def _reached(point: Point) -> str:
+    value, partly = point.median("test_accuracy"), point.partly("test_accuracy")
+    return UNKNOWN if value is None else f"{value:.3f}{f' ({partly})' if partly else ''}"

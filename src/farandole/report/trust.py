@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from farandole.report.groups import Point
+from farandole.report.groups import BUSY_SHARE, Point, most_beside
 from farandole.report.loaders import STATES
 from farandole.report.numbers import count, number, percent, quantity
 from farandole.report.reading import Study
 from farandole.report.runs import Sampling, sampling_of
 from farandole.report.traces import Trace
 
-__all__ = ["PERHAPS_PARTS", "Item", "loaders_trust", "made_apart", "trust_of"]
+__all__ = ["PERHAPS_PARTS", "Item", "loaders_trust", "made_apart", "measured_beside", "trust_of"]
 
 PERHAPS_PARTS = "energy of whole nodes or of parts, not known which"
 """The mark of a result whose joules a batch system has counted without saying what of."""
-_BUSY_SHARE = 0.05
+_NONE_FINISHED = "No run has finished."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +35,7 @@ def trust_of(study: Study, points: Sequence[Point], traces: Sequence[Trace]) -> 
     """`traces` are those of its runs that are on the page: one, or two that are compared."""
     samplings = [found for attempt in study.finished if attempt.run and (found := sampling_of(attempt.run))]
     items = [
-        _power(points, samplings),
+        _power(study, points, samplings),
         _coverage(study, samplings),
         _sampler(samplings),
         *([_clock(traces)] if traces else []),
@@ -60,6 +61,15 @@ def made_apart(study: Study, other: Study) -> list[str]:
     return [f"{name} {before[name]} → {after[name]}" for name in before if name in after and before[name] != after[name]]
 
 
+def measured_beside(points: Sequence[Point]) -> str:
+    """A clause where other programs ran beside them; empty where the machine was quiet."""
+    share = most_beside(points)
+    if share is None:
+        return ""
+    some = "" if all(most_beside([point]) for point in points) else "in part "
+    return f"{some}measured while other programs took up to {percent(share)} of the machine"
+
+
 def _environment(study: Study) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for made in study.makings:
@@ -79,7 +89,7 @@ def _page_cache(points: Sequence[Point]) -> Item:
     return Item(name="page cache", value=" and ".join(states), level="good" if len(states) == len(STATES) else "care", words=words)
 
 
-def _power(points: Sequence[Point], samplings: Sequence[Sampling]) -> Item:
+def _power(study: Study, points: Sequence[Point], samplings: Sequence[Sampling]) -> Item:
     kinds = {kind for point in points for kind in point.provenances} - {"none"}
     sources = ", ".join(dict.fromkeys(source for found in samplings for source in found.sources))
     told = f" ({sources})" if sources else ""
@@ -87,7 +97,7 @@ def _power(points: Sequence[Point], samplings: Sequence[Sampling]) -> Item:
         words = f"TDP × utilisation{told}: CPU time in other units, no measurement, no evidence of a saving."
         return Item(name="power", value="modelled", level="care", words=words)
     if not kinds:
-        return Item(name="power", value="not known", level="none", words="No run has a figure of energy.")
+        return Item(name="power", value="not known", level="none", words=_NONE_FINISHED if not study.finished else "No run has a figure of energy.")
     kind = "whole nodes" if kinds == {"measured-node"} else "parts of nodes"
     if any(PERHAPS_PARTS in point.marks for point in points):
         words = "Joules that the batch system has counted, without saying whether of whole nodes or of parts."
@@ -99,13 +109,21 @@ def _coverage(study: Study, samplings: Sequence[Sampling]) -> Item:
     known = sum(attempt.figure("energy_j") is not None for attempt in study.finished)
     covered = [found.covered for found in samplings if found.covered is not None]
     if not known:
-        return Item(name="energy known", value="in no run", level="none", words=study.reason("energy_j") or "Power was not sampled.")
+        reason = study.reason("energy_j") or "Power was not sampled."
+        return Item(name="energy known", value="in no run", level="none", words=reason if study.finished else _NONE_FINISHED)
     every = known == len(study.finished)
-    seen = f", {percent(min(covered))} of the time or more" if covered else ""
+    seen = f"; meters have seen {_seen(min(covered))}" if covered else ""
     return Item(
         name="energy known", value="in all runs" if every else f"in {known} of {len(study.finished)} runs",
-        level="good" if every else "care", words=f"Runs whose energy is known{seen}; the rest of a run is bridged.",
+        level="good" if every else "care", words=f"Runs whose energy is known{seen}.",
     )  # fmt: skip
+
+
+def _seen(share: float) -> str:
+    """Never rounded up to all."""
+    if share >= 1:
+        return "all of their time"
+    return f"{percent(math.floor(1000 * share + 1e-6) / 1000, 1)} of their time or more, the rest is bridged"
 
 
 def _sampler(samplings: Sequence[Sampling]) -> Item | None:
@@ -147,7 +165,7 @@ def _condensed(trace: Trace) -> Item | None:
 def _repeats(study: Study, points: Sequence[Point]) -> Item:
     counts = sorted({len(point.attempts) for point in points if point.attempts})
     if not counts:
-        return Item(name="repeats", value="none", level="bad", words="No run has finished.")
+        return Item(name="repeats", value="none", level="bad", words=_NONE_FINISHED)
     value = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     words = "Runs of each configuration; figures are medians, spreads from the least to the most."
     once = "Each configuration was run once: nothing says how much figures vary."
@@ -181,7 +199,7 @@ def _machine(study: Study) -> Item | None:
     shares = [share for attempt in study.finished if (share := attempt.figure("others_share")) is not None]
     if not shares:
         return _machine_before(study)
-    busy = max(shares) > _BUSY_SHARE
+    busy = max(shares) > BUSY_SHARE
     words = f"Other programs took up to {percent(max(shares), 1)} of its processor time while a run lasted."
     return Item(name="machine", value="busy" if busy else "quiet", level="care" if busy else "good", words=words)
 

@@ -8,10 +8,11 @@ from farandole.report.comparing import Comparison, Pair
 from farandole.report.differences import SAME, Change, changes_of, difference, explained, phases_changed_by
 from farandole.report.figures.bars import PHASES
 from farandole.report.figures.quality import quality_of
-from farandole.report.groups import EMULATED, Axis, Point, Series, is_emulated, measure_of
+from farandole.report.groups import EMULATED, Axis, Point, Series, is_emulated, measure_of, unknown_in
 from farandole.report.numbers import count, number, percent, plain, seconds, times
 from farandole.report.reading import Study
 from farandole.report.scaling import CAUSES, Scaling
+from farandole.report.trust import measured_beside
 
 __all__ = ["EFFICIENT", "comparison_verdict", "run_verdict", "study_verdict"]
 
@@ -29,24 +30,37 @@ def study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: 
     if not study.finished:
         reasons = [attempt.reason for attempt in study.failed if attempt.reason]
         return f"No run has finished{f': {reasons[-1]}' if reasons else ''}."
+    told, measures = points, [measure_of(points), quality_of(points)]
     if is_emulated(points):
+        measures = measures[1:]
         clauses = _emulated(series) if axis.name == EMULATED else _best_as(series, axis)
     elif len(scalings) > 1:
+        told = [one.point for one in _fair(scalings) or scalings]
         clauses = [*_scaling(scalings), *_accuracy(scalings)]
     else:
         clauses = _best(series, axis)
-    return _sentence([*clauses, _power(points)])
+    return _sentence([*clauses, *_unknown(told, measures), measured_beside(told), _power(points)])
+
+
+def _unknown(points: Sequence[Point], measures: Sequence[tuple[str, str] | None]) -> list[str]:
+    """Of figures that a verdict tells: in how many runs they are not known, as where training has diverged."""
+    told = [(words, unknown_in(points, figure)) for figure, words in filter(None, measures)]
+    return [f"{words[0].lower()}{words[1:]} is not known in {runs} and told of the others" for words, runs in told if runs]
+
+
+def _fair(scalings: Sequence[Scaling[Point]]) -> list[Scaling[Point]]:
+    """What ranks that share cores lose says nothing of a machine that has cores for them."""
+    return [one for one in scalings if not one.point.oversubscribed]
 
 
 def _scaling(scalings: Sequence[Scaling[Point]]) -> list[str]:
-    # What ranks that share cores lose says nothing of a machine that has cores for them.
-    fair = [one for one in scalings if not one.point.oversubscribed]
+    fair = _fair(scalings)
     shared = [one.ranks for one in scalings if one.point.oversubscribed]
     alone = "Training alone: " if scalings[0].training_only else ""
     first, *rest = _limit(fair) if len(fair) > 1 else [_alone(fair)]
     clauses = [f"{alone}{first[0].lower()}{first[1:]}" if alone else first, *rest]
     if shared:
-        clauses.append(f"{_ranks(shared)} ranks shared cores (oversubscribed) and say nothing of scaling")
+        clauses.append(f"{_ranks(shared)} shared cores (oversubscribed) and {'says' if shared == [1] else 'say'} nothing of scaling")
     return clauses
 
 
@@ -65,7 +79,7 @@ def _limit(scalings: Sequence[Scaling[Point]]) -> list[str]:
     beyond = [one for one in scalings if one.ranks > good.ranks]
     if not beyond:
         worst = next((cause for cause, share in good.losses.items() if share >= 0.02), None)
-        clause = f"Efficient to {good.ranks} ranks, the most that were run ({percent(good.efficiency)})"
+        clause = f"Efficient to {count(good.ranks, 'rank')}, the most that were run ({percent(good.efficiency)})"
         return [clause, f"the largest loss is {_WORDS[worst]} ({percent(good.losses[worst])})"] if worst else [clause]
     last = beyond[-1]
     cause = next(iter(last.losses), None)
@@ -73,7 +87,7 @@ def _limit(scalings: Sequence[Scaling[Point]]) -> list[str]:
         clause = f"Not efficient beyond {count(good.ranks, 'rank')}: {_below(beyond[0].efficiency)} on {beyond[0].ranks}"
         told = [] if cause is None else [f"{_WORDS[cause]} costs most ({percent(last.losses[cause])} of the time on {last.ranks})"]
         return [clause, *told]
-    return [f"Efficient to {good.ranks} ranks ({percent(good.efficiency)})"] + (
+    return [f"Efficient to {count(good.ranks, 'rank')} ({percent(good.efficiency)})"] + (
         [] if cause is None else [f"beyond that {_WORDS[cause]} dominates ({percent(last.losses[cause])} of the time on {last.ranks})"]
     )
 
@@ -84,8 +98,9 @@ def _below(efficiency: float) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    *first, last = map(str, sorted(set(ranks)))
-    return f"{', '.join(first)} and {last}" if first else last
+    *first, last = sorted(set(ranks))
+    told = f"{', '.join(map(str, first))} and {last}" if first else str(last)
+    return f"{told} rank{'' if told == '1' else 's'}"
 
 
 def _accuracy(scalings: Sequence[Scaling[Point]]) -> list[str]:
@@ -125,7 +140,7 @@ def _best_as(series: Sequence[Series], axis: Axis) -> list[str]:
     ranks = _ranks([point.trained_as for _, point in known])
     told = f"{found[1]} is {best:.2f} with {axis.label} {_named(where, axis, series)}"
     more = "" if len(known) == 1 else f" and {worst:.2f} with {_named(elsewhere, axis, series)}"
-    return [f"Trained as {ranks} rank{'' if ranks == '1' else 's'}, {told}{more}"]
+    return [f"Trained as {ranks}, {told}{more}"]
 
 
 def _held(series: Series, figure: str) -> str:
@@ -232,7 +247,9 @@ def comparison_verdict(comparison: Comparison) -> str:
     pair = (fair or pairs)[-1]
     where = comparison.where(pair) + (f", {pair.label}" if pair.label else "")
     clauses = [*_time(pair, comparison, where), *_once(pair, comparison), *_sharing(pairs, fair), *_energy(pair, comparison)]
-    return _sentence(clauses)
+    told, joules = [pair.before, pair.after], pair.saved("energy_j") is not None and not pair.energy_caveat
+    clauses += [*_unknown(told, [("total_s", "time"), ("energy_j", "energy") if joules else None]), measured_beside(told)]
+    return _sentence(clauses, as_it_is=comparison.of_folders)
 
 
 def _time(pair: Pair, comparison: Comparison, where: str) -> list[str]:
@@ -275,7 +292,7 @@ def _sharing(pairs: Sequence[Pair], fair: Sequence[Pair]) -> list[str]:
     if not fair:
         return ["ranks shared cores (oversubscribed), and a machine that has enough may differ"]
     shared = [point.ranks for pair in pairs if pair.oversubscribed for point in (pair.before, pair.after)]
-    return [f"{_ranks(shared)} ranks shared cores (oversubscribed) and are left aside"] if shared else []
+    return [f"{_ranks(shared)} shared cores (oversubscribed) and {'is' if {*shared} == {1} else 'are'} left aside"] if shared else []
 
 
 def _unexplained(pair: Pair, comparison: Comparison, sides: str, where: str) -> list[str]:
@@ -295,6 +312,7 @@ def _told(change: Change, how: str = "") -> str:
     return f"{PHASES[change.phase]}{how} {seconds(change.before_s)} → {seconds(change.after_s)}"
 
 
-def _sentence(clauses: Sequence[str]) -> str:
+def _sentence(clauses: Sequence[str], *, as_it_is: bool = False) -> str:
+    """`as_it_is`: its first word is a name, which no capital letter may change."""
     told = "; ".join(clause for clause in clauses if clause)
-    return f"{told[:1].upper()}{told[1:]}."
+    return f"{told}." if as_it_is else f"{told[:1].upper()}{told[1:]}."

@@ -7,7 +7,7 @@ from farandole.report.comparing import Comparison, Pair
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import PHASES, Bar, phases_of, stacked_bars
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart
-from farandole.report.figures.scaling import HOLLOW
+from farandole.report.figures.scaling import HOLLOW, unknown_caption
 from farandole.report.groups import Point
 from farandole.report.numbers import number, percent, plain, prefix_for
 
@@ -26,7 +26,8 @@ def compare_figure(comparison: Comparison) -> Figure:
         )  # fmt: skip
     shown = spread_out(pairs, _MOST_PAIRS)
     more = f" {len(shown)} of {len(pairs)} configurations are drawn." if len(shown) < len(pairs) else ""
-    caption = f"Medians of all repeats; percentages are the change of the total.{more}"
+    unknown = unknown_caption([point for pair in shown for point in (pair.before, pair.after)], "total_s")
+    caption = f"Medians; percentages are the change of the total.{unknown}{more}"
     bars = [bar for pair in shown for bar in _bars(pair, comparison)]
     return Figure(
         name="compare", title=title, caption=caption, full=True,

@@ -21,7 +21,7 @@ from farandole.report.chart import (
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import Level, level_bars
 from farandole.report.figures.lines import WIDEST_LABEL, Axes, Line, Mark, line_chart, marker
-from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption, words_of
+from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption, unknown_caption, words_of
 from farandole.report.groups import Axis, Point, Series, metric_of
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import number, plain, prefix_for, quantity, seconds
@@ -67,7 +67,7 @@ def accuracy_figure(study: Study, series: Sequence[Series], axis: Axis) -> Figur
         x_label=axis.label, y_label=words, y_log=False, words=f"{words} against {axis.label}",
         x_ticks=sorted({mark.x for line in lines for mark in line.marks}), x_log=True,
     )  # fmt: skip
-    caption = f"{words.capitalize()} at the end. {repeats_caption(points)}" + (
+    caption = f"{words.capitalize()} at the end. {repeats_caption(points, figure)}" + (
         " Hollow: trained as that many ranks on fewer (emulated)." if any(map(_is_fewer, points)) else ""
     )
     if any(value < least for point in points for value in point.values(figure)):
@@ -95,6 +95,7 @@ def _bars(series: Sequence[Series], axis: Axis, figure: str, words: str) -> Figu
         name="accuracy", title=title,
         caption=f"{words.capitalize()} at the end. "
         + ("One run each." if all(len(point.attempts) == 1 for point in points) else "Medians; lines span all repeats.")
+        + unknown_caption(points, figure)
         + (" Trained as more ranks than there were (emulated)." if any(map(_is_fewer, points)) else ""),
         draw=lambda width: level_bars(levels, width, words, title),
     )  # fmt: skip
@@ -143,7 +144,7 @@ def energy_figure(study: Study, series: Sequence[Series], axis: Axis, *, weak: b
         "Modelled watts (TDP × utilisation) restate CPU time in other units: no measurement, and no evidence of a saving."
         if modelled
         else "Measured for whole nodes." if kinds == {"measured-node"} else "Measured for the parts of nodes that have meters."
-    )  # fmt: skip
+    ) + unknown_caption([point for one, _ in drawn for point in one.points], figure)  # fmt: skip
     what = ("a sample" if weak else "") + (" (modelled)" if modelled else "")
     return Figure(
         name="energy", title=title + (" (modelled)" if modelled else ""), caption=caption,
@@ -188,11 +189,12 @@ def _path(kept: Sequence[Point], figure: str, axis: Axis, x: Scale, y: Scale, ki
 
 
 def _words(point: Point, figure: str, axis: Axis) -> str:
-    watts = point.median("power_w")
+    watts, runs = point.median("power_w"), point.partly(figure)
+    joules = f"{quantity(point.median(figure), 'J')}{' a sample' if 'sample' in figure else ''}{f' ({runs} runs)' if runs else ''}"
     return "\n".join(
         [
             f"{axis.label} {point.settings.get(axis.name)}",
-            f"{quantity(point.median(figure), 'J')}{' a sample' if 'sample' in figure else ''} in {seconds(point.median('total_s'))}",
+            f"{joules} in {seconds(point.median('total_s'))}",
             *([] if watts is None else [f"{number(watts)} W on average"]),
             f"power {point.provenance.replace('-', ' ')}",
         ]

@@ -8,12 +8,12 @@ from dataclasses import replace
 from farandole.report.chart import Frame, Scale, legend, svg, x_axis, y_axis
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart
-from farandole.report.groups import Axis, Point, Series, measure_of, metric_of
+from farandole.report.groups import Axis, Point, Series, measure_of, metric_of, unknown_in
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import count, number, percent, plain, seconds
 from farandole.report.scaling import CAUSES, Scaling
 
-__all__ = ["HOLLOW", "MOST_SERIES", "efficiency_figure", "mark_of", "repeats_caption", "time_figure", "words_of"]
+__all__ = ["HOLLOW", "MOST_SERIES", "efficiency_figure", "mark_of", "repeats_caption", "time_figure", "unknown_caption", "words_of"]
 
 HOLLOW = "Hollow: oversubscribed, more ranks than cores."
 MOST_SERIES = 5
@@ -41,37 +41,53 @@ def time_figure(series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling
         x_ticks=sorted({x for one in drawn for x, _ in one.at(axis)}),
     )  # fmt: skip
     return Figure(
-        name="time", title=title, caption=_time_caption(series, drawn, axis, scalings, weak=weak),
+        name="time", title=title, caption=_time_caption(series, drawn, axis, scalings, figure, weak=weak),
         draw=lambda width: line_chart(lines, axes, width),
     )  # fmt: skip
 
 
 def _time_caption(
-    series: Sequence[Series], drawn: Sequence[Series], axis: Axis, scalings: Sequence[Scaling[Point]], *, weak: bool
+    series: Sequence[Series], drawn: Sequence[Series], axis: Axis, scalings: Sequence[Scaling[Point]], figure: str, *, weak: bool
 ) -> str:
-    words = []
+    words, points = [], [point for one in drawn for point in one.points]
     if axis.name == "ranks" and scalings:
         base = scalings[0]
         ideal = "the same time on any number" if weak else "half the time on twice the ranks"
         of = f" of {drawn[0].label}" if len(drawn) > 1 else ""
         words.append(f"Base{of}: {seconds(base.time_s)} on {count(base.ranks, 'rank')}; ideal is {ideal}.")
-    words.append(repeats_caption([point for one in drawn for point in one.points]))
-    if any(point.oversubscribed for one in drawn for point in one.points):
+    words.append(repeats_caption(points, figure))
+    if any(point.oversubscribed for point in points):
         words.append(HOLLOW)
     if len(series) > len(drawn):
         words.append(f"{len(drawn)} of {len(series)} configurations are drawn, the fastest; the table has all.")
+    none_s = sum(value <= 0 for point in points for value in point.values(figure))
+    if none_s:
+        words.append(f"{count(none_s, 'run')} that took 0 s {'has' if none_s == 1 else 'have'} no place on a logarithmic axis.")
     return " ".join(words)
 
 
-def repeats_caption(points: Sequence[Point]) -> str:
-    if all(len(point.attempts) == 1 for point in points):
-        return "One run each."
-    return "Medians; bars span all repeats, small dots are single runs."
+def repeats_caption(points: Sequence[Point], figure: str) -> str:
+    once = all(len(point.attempts) == 1 for point in points)
+    return ("One run each." if once else "Medians; bars span all repeats, small dots are single runs.") + unknown_caption(points, figure)
+
+
+def unknown_caption(points: Sequence[Point], figure: str) -> str:
+    """A further sentence; empty where all runs know it."""
+    runs = unknown_in(points, figure)
+    return f" Not known in {runs} and shown of the others." if runs else ""
 
 
 def _totals(series: Series, axis: Axis, figure: str, kind: str) -> Line:
-    marks = [mark for x, point in series.at(axis) if (mark := mark_of(x, point, figure, axis)) is not None]
-    return Line(label=series.label, kind=kind, marks=marks)
+    marks = [mark for x, point in series.at(axis) if (mark := mark_of(x, point, figure, axis)) is not None and mark.y > 0]
+    return Line(label=series.label, kind=kind, marks=[_above_0(mark) for mark in marks])
+
+
+def _above_0(mark: Mark) -> Mark:
+    """As much of it as has a place on a logarithmic axis."""
+    if all(value > 0 for value in mark.repeats):
+        return mark
+    repeats = [value for value in mark.repeats if value > 0]
+    return replace(mark, repeats=repeats, spread=(min(repeats), max(repeats)))
 
 
 def _part(series: Series, axis: Axis, name: str, label: str, kind: str) -> Line | None:
@@ -104,13 +120,22 @@ def words_of(point: Point, axis: Axis) -> str:
     spread = point.spread("total_s")
     lines = [
         f"{axis.label} {point.settings.get(axis.name)}",
-        f"total {seconds(point.median('total_s'))}" + (f" ({number(spread[0])}–{number(spread[1])})" if spread else ""),
-        *(f"{label} {seconds(value)}" for name, label, _ in _PARTS if (value := point.median(name)) is not None),
-        *(f"{words.format(metric=metric_of([point]))} {number(value)}" for name, words in _QUALITY if (value := point.median(name)) is not None),
+        f"total {seconds(point.median('total_s'))}" + (f" ({number(spread[0])}–{number(spread[1])})" if spread else "") + _partly(point, "total_s"),
+        *(f"{label} {seconds(value)}{_partly(point, name)}" for name, label, _ in _PARTS if (value := point.median(name)) is not None),
+        *(
+            f"{words.format(metric=metric_of([point]))} {number(value)}{_partly(point, name)}"
+            for name, words in _QUALITY
+            if (value := point.median(name)) is not None
+        ),
         count(len(point.attempts), "run") + (f", {len(point.failed)} failed" if point.failed else ""),
         *point.marks,
     ]
     return "\n".join(lines)
+
+
+def _partly(point: Point, figure: str) -> str:
+    runs = point.partly(figure)
+    return f" ({runs} runs)" if runs else ""
 
 
 _QUALITY = (("test_accuracy", "test {metric}"), ("test_loss", "test loss"))
@@ -127,7 +152,7 @@ def efficiency_figure(scalings: Sequence[Scaling[Point]], label: str, *, weak: b
     )  # fmt: skip
     gained = max(scalings, key=lambda one: one.gained_s / one.time_s)
     net = (
-        f" Losses are net of gains: on {gained.ranks} ranks parts of the run took {seconds(gained.gained_s)} less than ideal."
+        f" Losses are net of gains: on {count(gained.ranks, 'rank')} parts of the run took {seconds(gained.gained_s)} less than ideal."
         if gained.gained_s > 0.02 * gained.time_s
         else ""
     )
