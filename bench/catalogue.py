@@ -188,7 +188,7 @@ def _idle(quick: bool) -> Outcome:
 
 def _timeline(quick: bool) -> Outcome:
     outcome = Outcome()
-    settings = {"model": "mlp", "block_steps": 1 if quick else 2, "budget_s": 6.0 if quick else 150.0}
+    settings = {"model": "mlp", "block_steps": 1, "budget_s": 6.0 if quick else 250.0}
     (case,) = _measure(outcome, 2, "timeline", settings).cases
     outcome.rows = [overhead(case, "timeline on", "timeline off", below=0.02)]
     return outcome

@@ -54,7 +54,7 @@ def measure_timeline(ranks: Ranks, *, model: str, block_steps: int, budget_s: fl
             tidy=hvd.stop_timeline,
         ),
     ]
-    samples = contest(ranks, contestants, budget_s=budget_s)
+    samples = contest(ranks, contestants, budget_s=budget_s, most_rounds=2000)
     per_step = {name: [s / block_steps for s in seconds] for name, seconds in samples.items()}
     return [Case(what=f"{model} step, timeline on", samples=per_step, notes={"block_steps": block_steps})]
 
