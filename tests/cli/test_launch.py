@@ -55,6 +55,18 @@ def test_horovodruns_habits(tmp_path: Path) -> None:
     assert sorted(told.stdout.splitlines()) == ["[0] ['-n', '5']", "[1] ['-n', '5']"]
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_timeline_that_no_rank_records_is_told_of(tmp_path: Path, ranks: int) -> None:
+    path = tmp_path / "tl.json"
+    options = ["--timeline", str(path), "--power"]
+    said = "farandole: no rank has recorded a timeline: call farandole.init() in the program, or use farandole observe"
+    assert run_ranks(ranks, "pass", launcher="farandole", launcher_args=options).stderr.splitlines().count(said) == 1
+    path.write_text("of another run")
+    assert said in run_ranks(ranks, "pass", launcher="farandole", launcher_args=options).stderr
+    assert path.read_text() == "of another run"
+    assert said not in run_ranks(ranks, "import farandole; farandole.init()", launcher="farandole", launcher_args=options).stderr
+
+
 def test_arguments_reach_the_command_as_they_are() -> None:
     odd = ["", "a b", "$HOME", "'\"\\", ":", "--", "é\n", "*"]
     script = "import sys; result(sys.argv[1:])"

@@ -52,6 +52,7 @@ class _Launch:
         # One rank alone, unless its output goes elsewhere, has the terminal to itself.
         self._capture = settings.needs_mpiexec or not isinstance(self._sink, Terminal)
         self._restarts = Restarts(settings)
+        self._timeline_before = _written(settings.timeline)
 
     def run(self) -> int:
         self._announce()
@@ -61,8 +62,8 @@ class _Launch:
             self._blame(job)
             _tell(f"starting again ({self._restarts.made} of {self._settings.restarts} restarts){self._remaining()}")
             job = self._see_through()
-        self._merge_timeline()
         code = _exit_code(job)
+        self._merge_timeline(failed=code != 0)
         if code == 0:
             self._forget_commits()
         self._record(job, code, started_s)
@@ -150,14 +151,21 @@ class _Launch:
         if self._settings.verbose:
             _tell(text)
 
-    def _merge_timeline(self) -> None:
-        if self._settings.timeline is not None:
-            from farandole.observe.timeline import merge_parts
+    def _merge_timeline(self, *, failed: bool) -> None:
+        """Where rank 0 has not done it. Of ranks that failed, more is told than that they recorded nothing."""
+        path = self._settings.timeline
+        if path is None:
+            return
+        from farandole.observe.timeline import merge_parts
 
-            try:
-                merge_parts(self._settings.timeline.absolute())
-            except Exception as error:  # how the job ended is still to be told
-                _tell(str(error))
+        try:
+            merged = merge_parts(path.absolute())
+        except Exception as error:  # how the job ended is still to be told
+            _tell(str(error))
+            return
+        nothing = merged is None and _written(path) == self._timeline_before
+        if nothing and self._settings.local and not failed:  # other hosts may have other disks
+            _tell("no rank has recorded a timeline: call farandole.init() in the program, or use farandole observe")
 
     def _forget_commits(self) -> None:
         """The next job starts from the beginning."""
@@ -208,6 +216,14 @@ class _Launch:
         if self._files is None:
             return []
         return [self._files.paths[cause.number, stream] for stream in ("stderr", "stdout")]
+
+
+def _written(path: Path | None) -> int | None:
+    """When a file was written; None where there is none."""
+    try:
+        return None if path is None else path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def _exit_code(job: Job) -> int:

@@ -22,12 +22,14 @@ __all__ = [
     "process_ids",
     "reap_orphans",
     "signal_descendants",
+    "started",
     "terminate_descendants",
 ]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PROC = Path("/proc")
+_STARTED = 19
 
 
 def adopt_orphans() -> None:
@@ -111,13 +113,25 @@ def reap_orphans(child: int) -> None:
             os.waitpid(ended.si_pid, 0)
 
 
+def started(pid: int) -> int:
+    """When a living process was started, which tells it from a later one of the same number; -1 for one that has ended."""
+    words = _stat(pid)
+    return int(words[_STARTED]) if words else -1
+
+
 def _parent(pid: int) -> int:
     """The parent of a living process; -1 for one that has ended."""
+    words = _stat(pid)
+    return int(words[1]) if words else -1
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a living process, from its state on; empty for one that has ended."""
     try:
-        state, parent = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-    except (OSError, ValueError):
-        return -1
-    return -1 if state in "ZX" else int(parent)
+        words = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+    return [] if not words or words[0] in "ZX" else words
 
 
 def _prctl(option: int, value: int) -> None:

@@ -200,6 +200,7 @@ def test_power_that_was_sampled_around_the_ranks_is_drawn_afterwards(tmp_path):
 
     machine = Machine(tmp_path / "machine")
     machine.rapl("0", "package-0", steady(100.0))
+    machine.rapl("1", "psys", steady(0.0))
     recording = machine.sampled(at / 10 for at in range(200))
     path, origin_ns = tmp_path / "t.json", 5_000 * MS
     for rank in (0, 1):
@@ -210,6 +211,8 @@ def test_power_that_was_sampled_around_the_ranks_is_drawn_afterwards(tmp_path):
     before = analyse(path)
     assert draw(path, recording, end_ns=origin_ns + 4_000 * MS)
     found = analyse(path)
+    (remark,) = found["power"][0]["remarks"]
+    assert remark.startswith("psys never moves") and f"note: {remark}" in as_text(found).splitlines()
     (node,) = found.pop("power")
     assert before.pop("power") == [] and found == before, "nothing else has changed"
     assert (node["node"], node["provenance"], node["energy_j"]) == (recording.host, "measured-component", pytest.approx(400, rel=0.005))

@@ -187,6 +187,56 @@ def test_the_platform_is_the_node_and_is_not_added_to_its_parts(machine: Machine
     assert measured.total.energy_j == near(truth(steady(100.0)))
 
 
+def test_a_platform_that_covers_less_than_its_parts_is_remarked(machine: Machine) -> None:
+    machine.rapl("0", "package-0", steady(200.0))
+    machine.rapl("1", "psys", steady(50.0))
+    total = phase(machine.sampled(ten_hertz())).total
+    assert total.energy_j == near(truth(steady(50.0))) and total.provenance == "measured-node"
+    assert total.remarks == ("the parts took 3,506 J, more than the node: its meter does not cover all of them",)
+
+
+@pytest.mark.parametrize("seconds", [20.0, 0.6])
+def test_a_platform_that_stands_still_is_set_aside(machine: Machine, seconds: float) -> None:
+    machine.rapl("0", "package-0", steady(200.0))
+    machine.rapl("0:0", "dram", steady(20.0))
+    machine.rapl("1", "psys", steady(0.0), first_j=0.0)
+    recording = machine.sampled(ten_hertz(seconds))
+    measured = phase(recording, 0.1, seconds - 0.1)
+    total = measured.total
+    assert total.energy_j == near(220.0 * (seconds - 0.2)) and total.provenance == "measured-component"
+    assert total.source == "cpu (RAPL package-0) + memory (RAPL dram of package-0)"
+    said = "psys never moves, while other meters do: it is left out"
+    assert total.remarks == (said,) and measured.parts["node"].reason == said
+    assert measured.parts["node"].energy_j is None and measured.parts["node"].provenance == "none"
+    drawn = dict(power_over_time(recording, "node", 0, 10**8 * 4, 10**8))
+    assert set(drawn.values()) == {None}
+
+
+def test_of_two_platforms_one_of_which_stands_still_the_other_is_the_node(machine: Machine) -> None:
+    machine.rapl("0", "psys", steady(300.0))
+    machine.rapl("1", "psys", steady(0.0), first_j=0.0)
+    measured = phase(machine.sampled(ten_hertz()))
+    assert measured.total.energy_j == near(truth(steady(300.0)))
+    assert measured.total.provenance == "measured-node" and len(measured.total.remarks) == 1
+
+
+@pytest.mark.parametrize("name", ["package-0", "psys"])
+def test_a_counter_that_never_moves_is_a_gap_however_short_the_recording(machine: Machine, name: str) -> None:
+    machine.rapl("0", name, steady(0.0))
+    total = phase(machine.sampled(ten_hertz(0.6)), 0.1, 0.5).total
+    assert total.energy_j is None
+    assert "the counter does not move" in total.reason
+
+
+def test_a_model_never_exceeds_what_the_processors_may_draw(machine: Machine) -> None:
+    """The kernel counts in ticks of 10 ms: a few milliseconds may show more of them than there were."""
+    machine.proc(cores=2, busy=1.4)
+    recording = machine.sampled(ten_hertz(1.0))
+    cpu = phase(recording, 0.5, 0.51).parts["cpu"]
+    assert cpu.energy_j == pytest.approx(20.0 * 0.01) and not cpu.remarks
+    assert {round(watts or 0, 6) for _, watts in power_over_time(recording, "cpu", 10**8, 10**9, 10**8)} == {20.0}
+
+
 def test_a_board_that_catches_up_loses_nothing(machine: Machine) -> None:
     zone = machine.rapl("0", "package-0", steady(100.0))
     machine.shows(

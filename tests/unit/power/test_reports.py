@@ -1,6 +1,7 @@
 """Traces that give the same figures again, idle power, tables, and jobs of several nodes."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from farandole.errors import DataError, SettingsError
 from farandole.observe.power import (
     NodeEnergy,
+    Provenance,
     Recording,
     as_text,
     combine,
@@ -16,17 +18,20 @@ from farandole.observe.power import (
     read_trace,
     write_trace,
 )
-from farandole.observe.power.recording import Phase
+from farandole.observe.power.recording import Phase, SamplerCost
+from farandole.observe.power.running import replay
 from farandole.observe.power.trace import read_phases
 from powertree import Machine, ramp, steady
 
 SECONDS = [number / 10 for number in range(201)]
 S = 1_000_000_000
 # Recorded traces are in the repository's own words: see docs/power.md.
+METER = {
+    "name": "node", "part": "node", "sensor": "wall socket", "provenance": "measured-node", "kind": "energy", "unit": 3600.0,
+}  # fmt: skip
 HEADER = {
     "format": "farandole-power", "version": 1, "host": "n1", "machine": "m1", "interval_s": 1.0,
-    "meters": [{"name": "node", "part": "node", "sensor": "wall socket", "provenance": "measured-node",
-                "kind": "energy", "unit": 3600.0}],
+    "meters": [METER],
 }  # fmt: skip
 
 
@@ -78,6 +83,72 @@ def test_files_that_are_no_traces(tmp_path: Path, lines: str, said: str) -> None
         read_trace(path)
 
 
+def traced(path: Path, *values: object) -> Path:
+    path.write_text("\n".join(map(json.dumps, values)) + "\n")
+    return path
+
+
+def metered(**changed: object) -> dict[str, object]:
+    return HEADER | {"meters": [METER | changed]}
+
+
+ROWS = [[0, second * S, second * S, 40 + second] for second in range(5)]
+RUN = {"phase": "run", "start_ns": S, "end_ns": 3 * S}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([HEADER, *ROWS, RUN | {"start_ns": "text"}], "line 7: start_ns is 'text', expected a whole number of nanoseconds"),
+        ([HEADER, *ROWS, RUN | {"end_ns": None}], "line 7: end_ns is None, expected a whole number of nanoseconds"),
+        ([HEADER, *ROWS, RUN | {"phase": 5}], "line 7: phase is 5, expected text"),
+        ([HEADER, *ROWS, RUN | {"start_ns": 9 * S}], "line 7: end_ns is 3000000000, expected no less than the begin, 9000000000"),
+        ([HEADER, *ROWS, {"idle": [2 * S, S]}], "line 7: the end of idle is 1000000000, expected no less than the begin"),
+        ([HEADER, *ROWS, {"idle": [S, "x"]}], "line 7: the end of idle is 'x', expected a whole number of nanoseconds"),
+        ([HEADER, *ROWS, {"idle": 5}], "line 7: '{\"idle\": 5}' is no reading, phase or cost"),
+        ([HEADER, [0, 1, 1, 2**70], *ROWS], "line 2: the count is 1180591620717411303424, expected a whole number from 0 to 2^63"),
+        ([HEADER, [0, 1, 1, -1], *ROWS], "line 2: the count is -1, expected a whole number from 0 to 2^63"),
+        ([HEADER, [0, 1, 1, 1.5], *ROWS], "line 2: the count is 1.5, expected a whole number from 0 to 2^63"),
+        ([HEADER, [0, 2**70, 1, 1], *ROWS], "line 2: monotonic_ns is 1180591620717411303424, expected a whole number of nano"),
+        ([HEADER, [0, 1, "x", 1], *ROWS], "line 2: the time since 1970 is 'x', expected a whole number of nanoseconds"),
+        ([HEADER, [-1, 1, 1, 1], *ROWS], "line 2: the meter's number is -1, expected 0 to 0"),
+        ([HEADER, ["0", 1, 1, 1], *ROWS], "line 2: the meter's number is '0', expected 0 to 0"),
+        ([HEADER, *ROWS, {"sampler": {"running_s": "long"}}], "line 7: running_s is 'long', expected a number from 0 on"),
+        ([HEADER, *ROWS, {"sampler": {"samples": 1.5}}], "line 7: samples is 1.5, expected a whole number"),
+        ([HEADER, *ROWS, {"sampler": {"beans": 1}}], "line 7: '{\"sampler\": {\"beans\": 1}}' is no reading"),
+        ([metered(wraps_at="1"), *ROWS], "line 1: wraps_at is '1', expected a whole number"),
+        ([metered(wraps_at=0), *ROWS], "line 1: wraps_at is 0, expected a whole number"),
+        ([metered(ceiling_w="1"), *ROWS], "line 1: ceiling_w is '1', expected a number"),
+        ([metered(unit="1"), *ROWS], "line 1: unit is '1', expected a number above 0"),
+        ([metered(unit=0), *ROWS], "line 1: unit is 0, expected a number above 0"),
+        ([metered(name=7), *ROWS], "line 1: name is 7, expected text"),
+        ([metered(note=7), *ROWS], "line 1: note is 7, expected text"),
+        ([metered(package=None), *ROWS], "line 1: package is None, expected text"),
+        ([metered(sensor=["x"]), *ROWS], "line 1: sensor is ['x'], expected text"),
+        ([metered(part="wall"), *ROWS], "line 1: part is 'wall', expected node, cpu, memory or gpu"),
+        ([metered(kind=["x"]), *ROWS], "line 1: kind is ['x'], expected energy or power"),
+        ([metered(provenance="guessed"), *ROWS], "line 1: provenance is 'guessed', expected measured-node, measured-component or modelled"),
+        ([HEADER | {"host": 1}, *ROWS], "line 1: host is 1, expected text"),
+        ([HEADER | {"interval_s": 0}, *ROWS], "line 1: interval_s is 0, expected a number above 0"),
+        ([HEADER | {"interval_s": "0.1"}, *ROWS], "line 1: interval_s is '0.1', expected a number above 0"),
+        ([HEADER | {"meters": 5}, *ROWS], "its first line is not that of a trace"),
+        ([HEADER | {"refusals": [{"sensor": 1, "part": "cpu", "reason": "", "advice": ""}]}], "line 1: sensor is 1, expected text"),
+        ([HEADER], "has neither readings nor phases"),
+    ],
+)
+def test_wrong_values_of_a_trace_are_told_by_file_and_field(tmp_path: Path, values: list[object], said: str) -> None:
+    path = traced(tmp_path / "trace.jsonl", *values)
+    with pytest.raises(DataError, match=re.escape(said)) as raised:
+        replay(path)
+    assert str(path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_trace_without_phases_is_all_of_its_readings(tmp_path: Path) -> None:
+    node = replay(traced(tmp_path / "trace.jsonl", HEADER, *ROWS)).node
+    assert (node.whole.name, node.whole.duration_s, node.phases) == ("all readings", 4.0, [])
+    assert node.whole.total.energy_j == pytest.approx(4 * 3600.0)
+
+
 def test_a_trace_somebody_else_wrote(tmp_path: Path) -> None:
     path = tmp_path / "meter.jsonl"
     rows = [[0, second * S, second * S, 40 + second // 4] for second in range(0, 101, 4)]
@@ -127,8 +198,38 @@ def test_the_table(recording: Recording) -> None:
     assert "package-0, dram" not in text
     assert "train (2x)" in text and "above idle J" in text
     assert "note: package-0: at its ceiling of 200 W" in text
-    assert "of a core" in text.splitlines()[-1]
+    assert text.splitlines()[-1] == "sampler: 201 samples, one every 0.1 s, 0 missed"
     assert "~" not in text and "modelled" not in text.lower()
+
+
+def test_the_sampler_tells_its_share_once_it_has_run_for_a_second(recording: Recording) -> None:
+    recording.cost = SamplerCost(samples=2, running_s=0.02, cpu_s=0.002)
+    short = node_energy(recording)
+    assert short.as_dict()["sampler"]["share_of_a_core"] is None and "of a core" not in as_text(short)
+    recording.cost = SamplerCost(samples=20, running_s=2.0, cpu_s=0.002)
+    assert as_text(node_energy(recording)).endswith("0 missed; 0.10% of a core")
+
+
+def test_what_is_remarked_of_the_total_is_noted(recording: Recording) -> None:
+    package, memory = recording.meters
+    recording.meters = [package, replace(memory, part="node", provenance=Provenance.NODE)]
+    node = node_energy(recording)
+    (remark,) = [one for one in node.as_dict()["whole"]["total"]["remarks"] if "more than the node" in one]
+    assert f"note: {remark}" in as_text(node).splitlines()
+
+
+def test_a_meter_that_is_left_out_is_noted_and_its_node_not_called_unmetered(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.rapl("0", "package-0", steady(200.0))
+    machine.rapl("1", "psys", steady(0.0))
+    made = machine.sampled(SECONDS)
+    made.phases = [Phase("train", S, 4 * S)]
+    node = node_energy(made)
+    lines = as_text(node).splitlines()
+    assert lines[0].endswith("3.00 s, 600.0 J, measured-component")
+    assert "no meter of: memory, gpu" in lines
+    assert "note: psys never moves, while other meters do: it is left out" in lines
+    assert combine([node]).as_dict()["total"]["remarks"] == ["psys never moves, while other meters do: it is left out"]
 
 
 def node(recording: Recording, host: str, machine: str) -> NodeEnergy:

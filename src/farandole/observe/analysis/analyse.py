@@ -192,6 +192,7 @@ def _power(node: str, told: dict[str, Any]) -> dict[str, Any]:
         "energy_j": told.get("energy_j"),
         "reason": told.get("reason", ""),
         "source": told.get("source", ""),
+        "remarks": told.get("remarks", []),
     }
 
 

@@ -82,6 +82,7 @@ def _power(found: Mapping[str, Any]) -> Iterator[str]:
         mark = "~" if node["provenance"] == "modelled" else ""
         energy = f"unknown ({node['reason']})" if node["energy_j"] is None else f"{mark}{node['energy_j']:,.1f} J"
         yield f"power of {node['node']}: {energy}, {node['provenance']}"
+        yield from (f"note: {remark}" for remark in node["remarks"])
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 0) -> Iterator[str]:

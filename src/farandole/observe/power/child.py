@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import resource
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any
 
 from farandole.errors import LaunchError
+from farandole.launch.passing import PassingOn
 
 __all__ = ["CannotStart", "Ended", "run_command"]
-
-_PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
 class CannotStart(LaunchError):
@@ -39,35 +35,13 @@ class Ended:
 
 
 def run_command(words: Sequence[str], environment: Mapping[str, str]) -> Ended:
-    """Run to its end.
-
-    SIGTERM and SIGHUP are passed on. Ctrl-C reaches the command from the terminal, and we stay to tell the figures.
-    """
-    child: list[subprocess.Popen[bytes]] = []
-    early: list[int] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        if number not in _PASSED_ON:
-            return
-        if child:
-            child[0].send_signal(number)
-        else:
-            early.append(number)
-
-    before: dict[signal.Signals, Any] = {}
-    for number in (signal.SIGINT, *_PASSED_ON):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            before[number] = signal.signal(number, pass_on)
-    try:
+    """Run to its end; signals to us are passed on (farandole.launch.passing), and we stay to tell the figures."""
+    with PassingOn() as signals:
         began_cpu_s, start_ns = _children_cpu_s(), time.monotonic_ns()
-        child.append(_started(words, environment))
-        for signalled in early:  # while it was being started
-            child[0].send_signal(signalled)
-        code = child[0].wait()
+        child = _started(words, environment)
+        signals.to(child)
+        code = child.wait()
         end_ns = time.monotonic_ns()
-    finally:
-        for number in before:
-            signal.signal(number, before[number])
     return Ended(
         exit_code=code if code >= 0 else 128 - code, start_ns=start_ns, end_ns=end_ns,
         cpu_s=_children_cpu_s() - began_cpu_s,

@@ -97,6 +97,7 @@ def described(recording: Recording, start_ns: int, end_ns: int) -> dict[str, obj
         "source": taken.total.source,
         "energy_j": taken.total.energy_j,
         "reason": taken.total.reason,
+        "remarks": list(taken.total.remarks),
         "parts": _known(taken),
         "interval_s": recording.interval_s,
     }

@@ -21,6 +21,8 @@ from farandole.observe.power.recording import MISSING, Series
 __all__ = ["Curve", "Seen"]
 
 _STANDS_STILL_NS = 1_000_000_000
+# A counter that shows the same in all of its readings needs less time to be known as dead.
+_NEVER_MOVES_NS, _NEVER_MOVES_READINGS = 300_000_000, 3
 # A gauge tells nothing of the time between readings further apart.
 _GAUGE_GAP_INTERVALS, _GAUGE_GAP_S = 3.5, 1.0
 _AT_CEILING = 0.98
@@ -74,9 +76,10 @@ class Curve:
         if meter.kind == "power":
             self._stretches = list(_gauge(meter, points, interval_s))
         else:
-            self._stretches = list(_counter(meter, points))
+            self._stretches = list(_counter(meter, points, series.moves))
         self._failed = next(iter(series.failures), "")
-        self._ceiling_w = meter.ceiling_w
+        self._ceiling_w = meter.ceiling_w if meter.measured else None
+        self._most_w = None if meter.measured else meter.ceiling_w
         self._bridges_w = _bridges_w(self._stretches)
         self._starts = [stretch.start_ns for stretch in self._stretches]
 
@@ -88,6 +91,8 @@ class Curve:
             self._add(seen, at, start_ns, end_ns)
             at += 1
         self._bridge_edges(seen, start_ns, end_ns)
+        if self._most_w is not None:
+            _cap(seen, self._most_w)
         return seen
 
     def _add(self, seen: Seen, at: int, start_ns: int, end_ns: int) -> None:
@@ -125,6 +130,12 @@ def _bridge(seen: Seen, ns: float, watts: float | None, reason: str) -> None:
         seen.reasons.append(reason)
 
 
+def _cap(seen: Seen, most_w: float) -> None:
+    """Busy time is counted in ticks: of a few milliseconds it may be more than there were."""
+    seen.joules = min(seen.joules, most_w * seen.ns / 1e9)
+    seen.bridged_joules = min(seen.bridged_joules, most_w * seen.bridged_ns / 1e9)
+
+
 def _bridges_w(stretches: Sequence[_Stretch]) -> list[float | None]:
     """For each stretch its power; for a gap the mean of the nearest ones that are known."""
     before: list[float | None] = []
@@ -152,12 +163,13 @@ def _gauge(meter: Meter, points: Sequence[tuple[int, int]], interval_s: float) -
             yield _Stretch(start_ns, end_ns, watts * (end_ns - start_ns) / 1e9)
 
 
-def _counter(meter: Meter, points: Sequence[tuple[int, int]]) -> Iterator[_Stretch]:
+def _counter(meter: Meter, points: Sequence[tuple[int, int]], moves: bool | None) -> Iterator[_Stretch]:
     """A model's counter may stand still, where nothing runs; a meter's may not."""
     moving = _without_standstill(points) if meter.measured else list(points)
+    still_ns = _NEVER_MOVES_NS if len(points) >= _NEVER_MOVES_READINGS and not moves else _STANDS_STILL_NS
     for (start_ns, first), (end_ns, second) in pairwise(moving):
         joules, reason = _difference(meter, second - first, (end_ns - start_ns) / 1e9)
-        if first == second and meter.measured and end_ns - start_ns >= _STANDS_STILL_NS:
+        if first == second and meter.measured and end_ns - start_ns >= still_ns:
             joules, reason = None, _why_it_stands_still(meter, first)
         yield _Stretch(start_ns, end_ns, joules, reason)
 

@@ -46,7 +46,7 @@ class Meter:
     wraps_at: int | None = None
     """The raw count at which the counter begins anew; None: it never does."""
     ceiling_w: float | None = None
-    """The power limit that is set, or the most the meter can show."""
+    """The power limit that is set, or the most the meter can show; a model shows no more."""
     package: str = ""
     """Meters with the same package may be dies that mirror one counter."""
     note: str = ""

@@ -54,7 +54,7 @@ class ModelSensor:
         self.meters = [
             Meter(
                 name="processors", part="cpu", sensor=MODEL, provenance=Provenance.MODELLED, kind="energy",
-                unit=assumed.cpu_w / _cores(root) * tick_s,
+                unit=assumed.cpu_w / _cores(root) * tick_s, ceiling_w=assumed.cpu_w,
                 note=f"{assumed.cpu_w:g} W ({assumed.cpu_from}) x utilisation of all cores",
             ),
             Meter(

@@ -21,6 +21,7 @@ MARGIN_NS = 3_000_000_000
 """How far readings around a stretch of time matter to it: to see what stands still, and to bridge gaps."""
 _CEILING_SHARE = 0.1
 _MORE_THAN_ALL = 1.05
+_DEAD = "never moves, while other meters do: it is left out"
 
 Window = tuple[int, int]
 
@@ -53,7 +54,7 @@ class _View:
     recording: Recording
     curves: Sequence[Curve]
     aside: Mapping[int, str]
-    """Meters that only repeat another one."""
+    """Meters that only repeat another one or stand still, and what to say of each."""
 
     @classmethod
     def around(cls, recording: Recording, windows: Sequence[Window]) -> Self:
@@ -61,7 +62,7 @@ class _View:
         end_ns = max((end for _, end in windows), default=0)
         series = recording.between(start_ns, end_ns, MARGIN_NS)
         curves = [Curve(meter, one, recording.interval_s) for meter, one in zip(recording.meters, series)]
-        return cls(recording, curves, mirrors(recording.meters, series))
+        return cls(recording, curves, mirrors(recording.meters, series) | _dead_platforms(recording))
 
     def meters_of(self, part: Part) -> list[int]:
         """Those of the first sensor that has any; GPUs of two vendors are different GPUs."""
@@ -128,11 +129,20 @@ def power_over_time(
 
 def _of_part(view: _View, part: Part, windows: Sequence[Window], duration_s: float) -> Figure:
     used = view.meters_of(part)
+    aside = tuple(dict.fromkeys(remark for at, remark in view.aside.items() if view.recording.meters[at].part == part))
     if not used:
-        return unknown(_why_unmeasured(view.recording), duration_s=duration_s)
+        return unknown("; ".join(aside) or _why_unmeasured(view.recording), duration_s=duration_s, remarks=aside)
     figure = add([_of_meter(view, at, windows, duration_s) for at in used], duration_s=duration_s)
-    repeating = [remark for at, remark in view.aside.items() if view.recording.meters[at].part == part]
-    return replace(figure, source=_source(view.recording, used), remarks=(*figure.remarks, *repeating))
+    return replace(figure, source=_source(view.recording, used), remarks=(*figure.remarks, *aside))
+
+
+def _dead_platforms(recording: Recording) -> dict[int, str]:
+    """Meters of the node that never move, although the machine is seen to take energy: some boards connect none."""
+    pairs = enumerate(zip(recording.meters, recording.series))
+    moving = {at: series.moves for at, (meter, series) in pairs if meter.measured}
+    platforms = [at for at, meter in enumerate(recording.meters) if (meter.part, meter.kind) == ("node", "energy")]
+    dead = [at for at in platforms if moving.get(at) is False]
+    return {at: f"{recording.meters[at].name} {_DEAD}" for at in dead} if True in moving.values() else {}
 
 
 def _source(recording: Recording, used: Sequence[int]) -> str:
@@ -188,7 +198,8 @@ def _total(parts: Mapping[Part, Figure], duration_s: float) -> Figure:
         return _checked(parts["node"], parts)
     known = {part: figure for part, figure in parts.items() if figure.provenance is not Provenance.NONE}
     total = add(list(known.values()), duration_s=duration_s)
-    return replace(total, source=" + ".join(f"{part} ({figure.source})" for part, figure in known.items()))
+    remarks = tuple(dict.fromkeys((*total.remarks, *parts["node"].remarks)))
+    return replace(total, remarks=remarks, source=" + ".join(f"{part} ({figure.source})" for part, figure in known.items()))
 
 
 def _checked(node: Figure, parts: Mapping[Part, Figure]) -> Figure:

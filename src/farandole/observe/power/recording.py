@@ -15,6 +15,7 @@ from farandole.observe.power.meters import Meter, Reading, Refusal
 
 __all__ = ["MISSING", "Phase", "Recording", "SamplerCost", "Series", "this_machine"]
 
+_TELLING_S = 1.0
 MISSING = -1
 """The raw count of a reading that failed."""
 
@@ -39,8 +40,9 @@ class SamplerCost:
     cpu_s: float = 0.0
 
     @property
-    def share_of_a_core(self) -> float:
-        return self.cpu_s / self.running_s if self.running_s else 0.0
+    def share_of_a_core(self) -> float | None:
+        """None where it ran too short a time: to begin and to end is not what sampling takes."""
+        return self.cpu_s / self.running_s if self.running_s >= _TELLING_S else None
 
 
 class Series:
@@ -54,6 +56,12 @@ class Series:
 
     def __len__(self) -> int:
         return len(self.raw)
+
+    @property
+    def moves(self) -> bool | None:
+        """Whether its readings differ; None where fewer than two were taken."""
+        known = [raw for raw in self.raw if raw != MISSING]
+        return any(raw != known[0] for raw in known) if len(known) > 1 else None
 
     def add(self, reading: Reading) -> None:
         """A value with the time stamp of the one before is no news; time never goes back."""

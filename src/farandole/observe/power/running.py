@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farandole.errors import SettingsError
+from farandole.errors import DataError, SettingsError
 from farandole.observe.power.child import Ended, run_command
 from farandole.observe.power.discover import find_sensors, root_from_environment
 from farandole.observe.power.nodes import NodeEnergy, node_energy
@@ -101,9 +101,18 @@ def replay(trace: Path) -> Measured:
 
 
 def _figures(recording: Recording) -> NodeEnergy:
-    """With the command as the whole, where there is one."""
+    """With the command as the whole, where there is one; of a trace without phases, all of its readings."""
+    if not recording.phases:
+        return node_energy(recording, whole=_all_readings(recording))
     whole = next((phase for phase in recording.phases if phase.name == _WHOLE), None)
     return node_energy(recording, whole=whole)
+
+
+def _all_readings(recording: Recording) -> Phase:
+    read = [series.monotonic_ns for series in recording.series if len(series)]
+    if not read:
+        raise DataError(f"power trace {recording.replayed_from} has neither readings nor phases")
+    return Phase("all readings", min(times[0] for times in read), max(times[-1] for times in read))
 
 
 def _idle(sampler: Sampler, seconds: float) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from farandole.observe.power.figures import Figure
 from farandole.observe.power.meters import Provenance, Refusal
 from farandole.observe.power.nodes import NodeEnergy
 from farandole.observe.power.phases import PhaseEnergy
+from farandole.observe.power.recording import SamplerCost
 
 __all__ = ["as_text"]
 
@@ -68,19 +69,22 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _notes(node: NodeEnergy, refusals: Sequence[Refusal]) -> Iterator[str]:
-    missing = [part for part, figure in node.whole.parts.items() if figure.provenance is Provenance.NONE]
+    parts = node.whole.parts
+    missing = [part for part, figure in parts.items() if figure.provenance is Provenance.NONE and not figure.remarks]
     if missing:
         yield f"no meter of: {', '.join(missing)}"
     for refusal in refusals:
         yield f"{refusal.sensor}: {refusal.reason} -> {refusal.advice}"
-    remarks = [remark for figure in node.whole.parts.values() for remark in figure.remarks]
+    remarks = [remark for figure in (*parts.values(), node.whole.total) for remark in figure.remarks]
     yield from (f"note: {remark}" for remark in dict.fromkeys(remarks))
     if node.idle is not None:
         idle = node.idle.total
         watts = "unknown" if idle.mean_w is None else f"{idle.mean_w:,.1f} W"
         yield f"idle: {watts} over {node.idle.duration_s:.1f} s, {idle.provenance}"
-    cost = node.cost
-    yield (
-        f"sampler: {cost.samples} samples, one every {node.interval_s:g} s, {cost.missed} missed; "
-        f"{cost.share_of_a_core:.2%} of a core"
-    )
+    yield _sampling(node.cost, node.interval_s)
+
+
+def _sampling(cost: SamplerCost, interval_s: float) -> str:
+    share = cost.share_of_a_core
+    taken = "" if share is None else f"; {share:.2%} of a core"
+    return f"sampler: {cost.samples} samples, one every {interval_s:g} s, {cost.missed} missed{taken}"

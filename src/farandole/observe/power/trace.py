@@ -12,7 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError, SettingsError
-from farandole.observe.power.meters import PARTS, Meter, Provenance, Reading, Refusal
+from farandole.observe.power.fields import (
+    COST,
+    HEADER,
+    IDLE,
+    METER,
+    PHASE,
+    READING,
+    REFUSAL,
+    WrongValue,
+    checked,
+    in_order,
+    number_of,
+)
+from farandole.observe.power.meters import Meter, Provenance, Reading, Refusal
 from farandole.observe.power.recording import MISSING, Phase, Recording, SamplerCost, Series
 
 __all__ = ["read_phases", "read_trace", "write_trace"]
@@ -20,7 +33,6 @@ __all__ = ["read_phases", "read_trace", "write_trace"]
 _log = logging.getLogger(__name__)
 _FORMAT = "farandole-power"
 _VERSION = 1
-_KINDS = ("energy", "power")
 
 
 def write_trace(path: Path, recording: Recording) -> None:
@@ -45,8 +57,10 @@ def read_trace(path: Path) -> Recording:
     for number, line in enumerate(lines[1:], 2):
         try:
             _take(recording, json.loads(line))
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            if number == len(lines):
+        except WrongValue as error:
+            raise DataError(f"power trace {path}, line {number}: {error}") from error
+        except (ValueError, TypeError, KeyError) as error:
+            if number == len(lines) and isinstance(error, json.JSONDecodeError):
                 _log.warning("power trace %s: its last line was cut off and is left out", path)
                 break
             raise DataError(f"power trace {path}, line {number}: {line[:80]!r} is no reading, phase or cost") from error
@@ -99,11 +113,14 @@ def _opened(path: Path, line: str) -> Recording:
         if told["format"] != _FORMAT or told["version"] != _VERSION:
             raise ValueError(told["version"])
         meters = [_meter(described) for described in told["meters"]]
+        refusals = [Refusal(**checked(refusal, REFUSAL)) for refusal in told.get("refusals", [])]
+        checked(told, HEADER)
         return Recording(
             meters=meters, series=[Series() for _ in meters], interval_s=float(told["interval_s"]),
-            host=told["host"], machine=told["machine"], replayed_from=str(path),
-            refusals=[Refusal(**refusal) for refusal in told.get("refusals", [])],
+            host=told["host"], machine=told["machine"], replayed_from=str(path), refusals=refusals,
         )  # fmt: skip
+    except WrongValue as error:
+        raise DataError(f"power trace {path}, line 1: {error}") from error
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(
             f"power trace {path}: its first line is not that of a trace, version {_VERSION} ({type(error).__name__}: {error}). "
@@ -112,20 +129,26 @@ def _opened(path: Path, line: str) -> Recording:
 
 
 def _meter(described: dict[str, Any]) -> Meter:
-    meter = Meter(**described | {"provenance": Provenance(described["provenance"])})
-    if meter.part not in PARTS or meter.kind not in _KINDS or not meter.unit > 0:
-        raise ValueError(f"meter {meter.name}: part {meter.part!r}, kind {meter.kind!r}, unit {meter.unit!r}")
-    return meter
+    return Meter(**checked(described, METER) | {"provenance": Provenance(described["provenance"])})
 
 
 def _take(recording: Recording, told: Any) -> None:
     if isinstance(told, list):
-        at, monotonic_ns, realtime_ns, raw = told
-        recording.series[at].add(Reading(monotonic_ns, realtime_ns, raw, "failed when it was recorded"))
+        _take_reading(recording, *told)
     elif "phase" in told:
-        recording.phases.append(Phase(told["phase"], told["start_ns"], told["end_ns"]))
+        start_ns, end_ns = checked(told, PHASE)["start_ns"], told["end_ns"]
+        in_order("end_ns", start_ns, end_ns)
+        recording.phases.append(Phase(told["phase"], start_ns, end_ns))
     elif "idle" in told:
         start_ns, end_ns = told["idle"]
-        recording.idle = int(start_ns), int(end_ns)
+        checked({"the begin of idle": start_ns, "the end of idle": end_ns}, IDLE)
+        in_order("the end of idle", start_ns, end_ns)
+        recording.idle = start_ns, end_ns
     else:
-        recording.cost = SamplerCost(**told["sampler"])
+        recording.cost = SamplerCost(**checked(told["sampler"], COST))
+
+
+def _take_reading(recording: Recording, at: Any, monotonic_ns: Any, realtime_ns: Any, raw: Any) -> None:
+    told = {"the meter's number": at, "monotonic_ns": monotonic_ns, "the time since 1970": realtime_ns, "the count": raw}
+    checked(told, {"the meter's number": number_of(len(recording.meters)), **READING})
+    recording.series[at].add(Reading(monotonic_ns, realtime_ns, raw, "failed when it was recorded"))
