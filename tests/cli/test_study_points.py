@@ -62,13 +62,13 @@ def test_a_program_of_the_user_s_over_batches(tmp_path: Path, program: str) -> N
     assert ("~ modelled power" in told.stdout) == modelled and "One configuration: time " in told.stdout
 
     again = farandole(*words, cwd=tmp_path)
-    assert "1 of 2 points have a result" in again.stderr
+    assert "1 of 2 points has a result" in again.stderr
     assert [one["run"] for one in results(tmp_path / "s")][2:] == [f"{bad['run']}-2"], "only what failed is run again"
 
     other = farandole(*[word.replace("train.py", "train.py {x}") for word in words], "--set", "x=1", cwd=tmp_path)
     assert other.returncode == 1 and "holds another study" in other.stderr
     dry = farandole(*words, "--dry-run", cwd=tmp_path)
-    assert "2 points, 1 have a result" in dry.stdout and "from points that have run here" in dry.stdout
+    assert "2 points, 1 has a result" in dry.stdout and "from points that have run here" in dry.stdout
 
 
 # A plain script: it knows nothing of farandole, and sleeps 20 ms for every batch of 4.
@@ -166,7 +166,7 @@ def test_jobs_typed_again_are_those_without_a_result(tmp_path: Path) -> None:
             job.wait()
 
     again = farandole(*words, cwd=tmp_path)
-    assert "1 scripts in s/scripts" in again.stdout, again.stderr
+    assert "1 script in s/scripts" in again.stdout, again.stderr
     assert {file.name for file in (tmp_path / "s" / "scripts").iterdir()} == {f"{long}.sbatch", f"{long}-7.out"}
     good, bad = results(tmp_path / "s")
     assert (good["status"], good["job"], bad["status"]) == ("ok", {"system": "slurm", "id": "7"}, "failed")
