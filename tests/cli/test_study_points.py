@@ -34,6 +34,11 @@ def results(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
 
 
+def quiet(result: dict[str, Any]) -> list[str]:
+    """Its marks; what else runs on this machine is no matter of the tests."""
+    return [mark for mark in result["marks"] if mark != "busy machine"]
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> str:
     (tmp_path / "train.py").write_text(PROGRAM)
@@ -55,7 +60,7 @@ def test_a_program_of_the_user_s_over_batches(tmp_path: Path, program: str) -> N
     assert figures["loss"] == 0.05 and 0.2 <= figures["load_s"] <= figures["total_s"] and figures["cpu_s"] > 0
     assert figures["power_w"] > 0 and figures["energy_per_sample_j"] == pytest.approx(figures["energy_j"] / 100)
     modelled = figures["power_provenance"] == "modelled"  # unless this machine has sensors
-    assert good["marks"] == ["modelled power"] * modelled
+    assert quiet(good) == ["modelled power"] * modelled
     power = json.loads((tmp_path / "s" / good["run"] / "power.json").read_text())
     assert [phase["name"] for phase in power["phases"]] == ["load"]
     assert power["whole"]["total"]["energy_j"] == figures["energy_j"]
@@ -180,7 +185,7 @@ def test_more_ranks_than_cores_are_marked(tmp_path: Path) -> None:
     told = farandole(*words, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     assert "warning: 9999 ranks on" in told.stderr and "oversubscribed" in told.stderr
-    assert [one["marks"] for one in results(tmp_path / "s")] == [[], ["oversubscribed"]]
+    assert [quiet(one) for one in results(tmp_path / "s")] == [[], ["oversubscribed"]]
     assert "oversubscribed: 9999 ranks" in told.stdout and "9999 ranks shared cores (oversubscribed)" in told.stdout
     assert results(tmp_path / "s")[0]["reasons"]["energy_j"] == "power was not sampled (--no-power)"
 

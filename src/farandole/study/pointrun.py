@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole.errors import DataError, FarandoleError
+from farandole.study.cases import BUSY, is_busy
 from farandole.study.figures import (
     NO_IDLE,
     Figures,
@@ -229,6 +230,7 @@ def marks_of(settings: Mapping[str, Any], figures: Mapping[str, Any], hosts: str
         "oversubscribed": is_crowded(settings, hosts),
         "emulated ranks": bool(settings.get("emulate_ranks")),
         "modelled power": figures.get("power_provenance") == "modelled",
+        BUSY: is_busy(figures.get("others_share")),
     }
     return [mark for mark, is_so in found.items() if is_so]
 

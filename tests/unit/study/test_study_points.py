@@ -440,6 +440,7 @@ def test_marks() -> None:
     settings = {"ranks": 1000, "nodes": 1, "emulate_ranks": 2000}
     assert marks_of(settings, {"power_provenance": "modelled"}) == ["oversubscribed", "emulated ranks", "modelled power"]
     assert marks_of({"ranks": 1000, "nodes": 500}, {"power_provenance": "none"}) == []
+    assert [marks_of({"ranks": 1, "nodes": 1}, {"others_share": share}) for share in (None, 0.05, 0.06)] == [[], [], ["busy machine"]]
 
 
 @pytest.mark.parametrize("hosts", ["big:8", "big:4,other:4"])
