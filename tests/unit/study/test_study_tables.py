@@ -328,13 +328,13 @@ def test_a_run_without_a_record_is_named(tmp_path: Path) -> None:
 
 
 def test_figures_of_a_program_of_the_user_s() -> None:
-    found = figures_of_command(9.0, {"load": 2.0, "other": 1.0}, {"loss": 0.5})
-    assert (found.values["total_s"], found.values["load_s"], found.values["loss"]) == (9.0, 2.0, 0.5)
+    found = figures_of_command(9.0, {"loss": 0.5})
+    assert (found.values["total_s"], found.values["loss"]) == (9.0, 0.5)
     assert found.reasons["accuracy"] == "the program has not told it" and "loss" not in found.reasons
-    diverged = figures_of_command(9.0, {}, {"loss": float("nan")})
+    diverged = figures_of_command(9.0, {"loss": float("nan")})
     assert diverged.values["loss"] is None and "no number" in diverged.reasons["loss"], "JSON has no NaN"
     with pytest.raises(DataError, match="unknown figure speed; known: total_s"):
-        figures_of_command(9.0, {}, {"speed": 1})
+        figures_of_command(9.0, {"speed": 1})
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_figures_of_a_program_of_the_user_s() -> None:
 )
 def test_figures_of_the_wrong_type_fail_the_point_alone(tmp_path: Path, told: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=f"figure {next(iter(told))}=.*expected"):
-        figures_of_command(9.0, {}, told)
+        figures_of_command(9.0, told)
     folder = StudyFolder(tmp_path)
     program = f"echo '{json.dumps(told)}' > $FARANDOLE_FIGURES"
     point = Point(settings={"command": f"sh -c {shlex.quote(program)} {{ranks}}", "ranks": 1, "nodes": 1})
