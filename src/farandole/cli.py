@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import select
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,10 +59,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}. {getattr(options, 'known', '')}".rstrip(". "))
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if not _discard_unread():
+            raise
+        return 128 + signal.SIGPIPE
     except FarandoleError as error:
         print(f"farandole: {error}\n", end="", file=sys.stderr)  # in one write: other ranks may say the same
         return 2 if isinstance(error, SettingsError) else 1
+
+
+def _discard_unread() -> bool:
+    """Whether nobody reads what we print any more, as after `| head -1`; what is left of it then goes nowhere."""
+    poll = select.poll()
+    for stream in (1, 2):
+        poll.register(stream, 0)
+    unread = [stream for stream, event in poll.poll(0) if event & select.POLLERR]
+    for stream in unread:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream)
+        os.close(nowhere)
+    return bool(unread)
 
 
 def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ import pytest
 
 from farandole.data.make import make
 from ranktest.processes import wait_until
-from studycommand import farandole, stopped
+from studycommand import children, farandole, stopped
 
 # A program of the user's: it marks a phase, leaves figures, and fails for a batch of 300.
 PROGRAM = """
@@ -32,6 +32,11 @@ with open(os.environ["FARANDOLE_FIGURES"], "w") as file:
 
 def results(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def quiet(result: dict[str, Any]) -> list[str]:
+    """Its marks; what else runs on this machine is no matter of the tests."""
+    return [mark for mark in result["marks"] if mark != "busy machine"]
 
 
 @pytest.fixture
@@ -55,20 +60,20 @@ def test_a_program_of_the_user_s_over_batches(tmp_path: Path, program: str) -> N
     assert figures["loss"] == 0.05 and 0.2 <= figures["load_s"] <= figures["total_s"] and figures["cpu_s"] > 0
     assert figures["power_w"] > 0 and figures["energy_per_sample_j"] == pytest.approx(figures["energy_j"] / 100)
     modelled = figures["power_provenance"] == "modelled"  # unless this machine has sensors
-    assert good["marks"] == ["modelled power"] * modelled
+    assert quiet(good) == ["modelled power"] * modelled
     power = json.loads((tmp_path / "s" / good["run"] / "power.json").read_text())
     assert [phase["name"] for phase in power["phases"]] == ["load"]
     assert power["whole"]["total"]["energy_j"] == figures["energy_j"]
     assert ("~ modelled power" in told.stdout) == modelled and "One configuration: time " in told.stdout
 
     again = farandole(*words, cwd=tmp_path)
-    assert "1 of 2 points have a result" in again.stderr
+    assert "1 of 2 points has a result" in again.stderr
     assert [one["run"] for one in results(tmp_path / "s")][2:] == [f"{bad['run']}-2"], "only what failed is run again"
 
     other = farandole(*[word.replace("train.py", "train.py {x}") for word in words], "--set", "x=1", cwd=tmp_path)
     assert other.returncode == 1 and "holds another study" in other.stderr
     dry = farandole(*words, "--dry-run", cwd=tmp_path)
-    assert "2 points, 1 have a result" in dry.stdout and "from points that have run here" in dry.stdout
+    assert "2 points, 1 has a result" in dry.stdout and "from points that have run here" in dry.stdout
 
 
 # A plain script: it knows nothing of farandole, and sleeps 20 ms for every batch of 4.
@@ -129,6 +134,88 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
     assert again.returncode == 1 and "choose another --out" in again.stderr
 
 
+def test_whoever_reads_a_table_may_leave(tmp_path: Path) -> None:
+    assert farandole("study", "import", "summit-2019-table2", "--out", "paper", cwd=tmp_path).returncode == 0
+    for unbuffered in ({}, {"PYTHONUNBUFFERED": "1"}):
+        reader, writer = os.pipe()
+        os.close(reader)
+        words = [sys.executable, "-m", "farandole", "study", "table", "paper"]
+        told = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, cwd=tmp_path, timeout=60, env=os.environ | unbuffered)
+        os.close(writer)
+        assert (told.returncode, told.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+# A program that starts two processes, which know nothing of each other or of signals, and waits for them.
+FORKING = """
+import pathlib, subprocess, sys
+workers = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) for _ in range(2)]
+pathlib.Path("pids").write_text(" ".join(str(worker.pid) for worker in workers))
+for worker in workers:
+    worker.wait()
+"""
+# The same, with a handler that takes a second and needs them.
+SAVING = FORKING.replace("\npathlib", """
+import signal, time
+def save(number, frame):
+    time.sleep(1)
+    pathlib.Path("saved").write_text(str([worker.poll() for worker in workers]))
+    sys.exit(3)
+signal.signal(signal.SIGTERM, save)
+pathlib""")
+
+
+def state(pid: int) -> str:
+    """A letter of /proc; empty where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def alive(pid: int) -> bool:
+    return state(pid) not in ("", "Z")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("script", [FORKING, SAVING], ids=["plain", "saving"])
+def test_a_signal_to_the_study_alone_ends_all_of_its_program(tmp_path: Path, number: int, script: str) -> None:
+    (tmp_path / "fork.py").write_text(script)
+    words = ["study", "strong", "--command", f"{sys.executable} fork.py {{ranks}}", "--ranks", "1", "--out", "s", "--no-power"]
+    process = subprocess.Popen([sys.executable, "-m", "farandole", *words], cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    workers: list[int] = []
+    try:
+        assert wait_until(lambda: len((tmp_path / "pids").read_text().split()) == 2 if (tmp_path / "pids").exists() else False, 60)
+        workers = [int(word) for word in (tmp_path / "pids").read_text().split()]
+        process.send_signal(number)
+        assert process.wait(40) == 128 + number
+        assert not [worker for worker in workers if alive(worker)]
+        if script is SAVING and number != signal.SIGINT:
+            assert (tmp_path / "saved").read_text() == "[None, None]", "its workers lived until it had saved"
+    finally:
+        process.kill()
+        process.wait()
+        for worker in workers:
+            if alive(worker):
+                os.kill(worker, signal.SIGKILL)
+
+
+def test_ctrl_z_stops_the_program_as_well(tmp_path: Path) -> None:
+    words = ["study", "strong", "--command", "sleep 50 {ranks}", "--ranks", "1", "--out", "s", "--no-power"]
+    process = subprocess.Popen([sys.executable, "-m", "farandole", *words], cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        assert wait_until(lambda: bool(list(tmp_path.glob("s/points/*/console.txt"))) and bool(children(process.pid)), 60)
+        (program,) = children(process.pid)
+        process.send_signal(signal.SIGTSTP)
+        assert wait_until(lambda: state(process.pid) == state(program) == "T", 20)
+        process.send_signal(signal.SIGCONT)
+        assert wait_until(lambda: "T" not in (state(process.pid), state(program)), 20)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(40) == 128 + signal.SIGTERM and not alive(program)
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_stopped_and_typed_again(tmp_path: Path) -> None:
     words = ["study", "strong", "--command", "sleep 30 {ranks}", "--ranks", "1", "--out", "s", "--no-power"]
 
@@ -143,6 +230,14 @@ def test_stopped_and_typed_again(tmp_path: Path) -> None:
     assert code == 130
     assert "type the same again to go on" in said
     assert not (tmp_path / "s" / "results.jsonl").exists()
+
+
+def test_ctrl_c_ends_ranks_that_were_launched(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os, pathlib, time\npathlib.Path(f'{os.getpid()}.pid').touch()\ntime.sleep(100)\n")
+    words = ["study", "strong", "--command", f"{sys.executable} train.py", "--ranks", "2", "--out", "s", "--no-power"]
+    code, said = stopped(*words, cwd=tmp_path, when=lambda _: len(list(tmp_path.glob("*.pid"))) == 2)
+    assert code == 130 and "type the same again to go on" in said
+    assert not [file.stem for file in tmp_path.glob("*.pid") if alive(int(file.stem))]
 
 
 def test_jobs_typed_again_are_those_without_a_result(tmp_path: Path) -> None:
@@ -166,7 +261,7 @@ def test_jobs_typed_again_are_those_without_a_result(tmp_path: Path) -> None:
             job.wait()
 
     again = farandole(*words, cwd=tmp_path)
-    assert "1 scripts in s/scripts" in again.stdout, again.stderr
+    assert "1 script in s/scripts" in again.stdout, again.stderr
     assert {file.name for file in (tmp_path / "s" / "scripts").iterdir()} == {f"{long}.sbatch", f"{long}-7.out"}
     good, bad = results(tmp_path / "s")
     assert (good["status"], good["job"], bad["status"]) == ("ok", {"system": "slurm", "id": "7"}, "failed")
@@ -180,7 +275,7 @@ def test_more_ranks_than_cores_are_marked(tmp_path: Path) -> None:
     told = farandole(*words, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     assert "warning: 9999 ranks on" in told.stderr and "oversubscribed" in told.stderr
-    assert [one["marks"] for one in results(tmp_path / "s")] == [[], ["oversubscribed"]]
+    assert [quiet(one) for one in results(tmp_path / "s")] == [[], ["oversubscribed"]]
     assert "oversubscribed: 9999 ranks" in told.stdout and "9999 ranks shared cores (oversubscribed)" in told.stdout
     assert results(tmp_path / "s")[0]["reasons"]["energy_j"] == "power was not sampled (--no-power)"
 

@@ -140,7 +140,7 @@ def _met(
         return []
     told = [", ".join(map(str, sorted({key[0] for key in keys}))) for keys in (ours, theirs)]
     by = ", ".join(["ranks (within 10%)", *settings])
-    return [f"- no case of ours meets one of theirs by {by}: ours have {told[0]} ranks, theirs {told[1]}"]
+    return [f"- no case of ours meets one of theirs by {by}: ours have {told[0]} rank{'s' * (told[0] != '1')}, theirs {told[1]}"]
 
 
 def _cell(case: Case | None, name: str) -> str:
@@ -148,8 +148,9 @@ def _cell(case: Case | None, name: str) -> str:
     if case is None or spread is None:
         return "failed" if case is not None and case.failed and not case.runs else "-"
     mark = "~" if case.modelled and name in OF_POWER else ""
-    told = f"{mark}{number(spread.median)}"
-    return told if spread.count == 1 else f"{told} ({number(spread.low)}..{number(spread.high)})"
+    apart = [f"{number(spread.low)}..{number(spread.high)}"] if spread.count > 1 and spread.low is not None else []
+    known = ", ".join([*apart, *([fewer] if (fewer := case.fewer(name)) else [])])
+    return f"{mark}{number(spread.median)}" + (f" ({known})" if known else "")
 
 
 def _line(words: Sequence[str]) -> str:

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farandole.report.scaling import Scaling, against
-from farandole.report.trust import PERHAPS_PARTS
+from farandole.report.trust import _BUSY_SHARE, PERHAPS_PARTS
 
-__all__ = ["OF_POWER", "PERHAPS_PARTS", "Case", "Spread", "cases_of", "power_notes", "ranks_of", "trained_as", "work_of"]
+__all__ = ["BUSY", "OF_POWER", "PERHAPS_PARTS", "Case", "Spread", "cases_of", "is_busy", "power_notes", "ranks_of", "trained_as", "work_of"]
 
 _NOT_COMPARED = ("ranks", "nodes", "emulate_ranks", "seed")
 """Cases that differ only in these belong to one series."""
 
+BUSY = "busy machine"
+"""The mark of a result beside which other programs ran."""
 OF_POWER = ("power_w", "energy_j", "energy_per_sample_j", "edp_js", "idle_w", "above_idle_j")
 """Figures that are as well known as the watts are."""
 _PROVENANCES = ("modelled", "measured-component", "measured-node")
@@ -31,9 +33,11 @@ class Spread:
     """The middle of several measurements, and how far they lie apart."""
 
     median: float
-    low: float
-    high: float
+    low: float | None
+    """None, as the highest, where medians come from elsewhere and nothing else is told."""
+    high: float | None
     count: int
+    """Of the runs that have it."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,6 +50,9 @@ class Case:
     """Those that are known."""
     marks: list[str] = field(default_factory=list)
     runs: int = 0
+    """That have ended well."""
+    summed_up: bool = False
+    """Medians of several runs were made where they come from."""
     failed: int = 0
     reason: str = ""
     """Of the last run that failed."""
@@ -67,6 +74,16 @@ class Case:
 
     def median(self, name: str) -> float | None:
         return self.figures[name].median if name in self.figures else None
+
+    def fewer(self, name: str) -> str:
+        """`1 of 3`, where fewer runs have the figure than have ended well."""
+        known = self.figures[name].count if name in self.figures else 0
+        return f"{known} of {self.runs}" if 0 < known < self.runs else ""
+
+
+def is_busy(others_share: float | None) -> bool:
+    """Whether other programs took so much of the machine's processor time that it has to be told, by the page's limit."""
+    return others_share is not None and others_share > _BUSY_SHARE
 
 
 def trained_as(settings: Mapping[str, Any]) -> int:
@@ -112,19 +129,41 @@ def _case(results: Sequence[Mapping[str, Any]]) -> Case:
     settings = dict(results[0]["settings"])
     if len({result["settings"].get("seed") for result in results}) > 1:
         settings.pop("seed")
-    case = Case(settings=settings, runs=len(good), failed=len(bad), reason=str(bad[-1]["reason"]) if bad else "")
+    case = Case(settings=settings, failed=len(bad), reason=str(bad[-1]["reason"]) if bad else "")
+    case.runs = sum(result.get("runs", 1) for result in good)
+    case.summed_up = any("runs" in result for result in good)
     case.marks = list(dict.fromkeys(mark for result in results for mark in result.get("marks", ())))
     for name in dict.fromkeys(name for result in good for name in result["figures"]):
-        values = [result["figures"].get(name) for result in good]
-        numbers = [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
-        if numbers:
-            case.figures[name] = Spread(
-                median=statistics.median(numbers), low=min(numbers), high=max(numbers), count=len(numbers)
-            )
-    known = {result["figures"].get("power_provenance") for result in good}
-    case.provenance = next((one for one in _PROVENANCES if one in known), "none")
+        if known := [spread for result in good if (spread := _measured(name, result))]:
+            case.figures[name] = _together(known)
+    provenances = {result["figures"].get("power_provenance") for result in good}
+    case.provenance = next((one for one in _PROVENANCES if one in provenances), "none")
     case.metric = next((str(r["figures"]["metric"]) for r in good if r["figures"].get("metric")), "accuracy")
     return case
+
+
+def _measured(name: str, result: Mapping[str, Any]) -> Spread | None:
+    """One run's figure, or the median of several from elsewhere."""
+    value, runs = result["figures"].get(name), result.get("runs", 1)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    unknown = (None, None, runs) if runs > 1 else (value, value, 1)
+    low, high, count = result.get("spreads", {}).get(name, unknown)
+    return Spread(median=float(value), low=_float(low), high=_float(high), count=count)
+
+
+def _float(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _together(spreads: Sequence[Spread]) -> Spread:
+    lows, highs = [one.low for one in spreads if one.low is not None], [one.high for one in spreads if one.high is not None]
+    return Spread(
+        median=statistics.median(one.median for one in spreads),
+        low=min(lows) if len(lows) == len(spreads) else None,
+        high=max(highs) if len(highs) == len(spreads) else None,
+        count=sum(one.count for one in spreads),
+    )
 
 
 def _base(kind: str, case: Case, cases: Sequence[Case]) -> Case | None:

@@ -18,9 +18,10 @@ from typing import Any
 from farandole.errors import DataError
 from farandole.observe.power.meters import Provenance
 from farandole.study.cases import PERHAPS_PARTS
+from farandole.study.ending import EndedBySignal, ends_on
 from farandole.study.figures import Figures, energy_figures
 from farandole.study.folder import StudyFolder, made_with
-from farandole.study.pointrun import Attempt, EndedBySignal, PointRunner, ends_on
+from farandole.study.pointrun import Attempt, PointRunner
 from farandole.study.points import Point
 
 __all__ = ["accounting_plugins", "collect", "job_of", "run_as_job", "sacct_energy"]

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from farandole.errors import DataError
@@ -115,9 +116,16 @@ def _communication(record: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def add_trace(figures: Figures, run: Path) -> None:
-    """What the timeline shows and the run has not told itself."""
+def add_trace(figures: Figures, run: Path, phases_s: Mapping[str, float] = MappingProxyType({})) -> None:
+    """What the timeline shows and the run has not told itself.
+
+    `phases_s` are those that were sampled with power, for what the timeline lacks: of one rank, and each with others that
+    lie within.
+    """
     found, reasons = trace_figures(run)
+    for name in _PHASES:
+        if name in phases_s:
+            found.setdefault(f"{name}_s", phases_s[name])
     told = figures.values
     if told["exposed_s"] is not None:  # the run's own, of gradients alone; the timeline's is of all collectives
         found["wait_s"] = found["gradient_wait_s"]
@@ -144,8 +152,8 @@ def _of_signs(record: Mapping[str, Any]) -> dict[str, Any]:
     return {"sign_accuracy": final["train"].get("accuracy"), "test_sign_accuracy": final["test"].get("accuracy")}
 
 
-def figures_of_command(wall_s: float, phases_s: Mapping[str, float], told: Mapping[str, Any]) -> Figures:
-    """Of a user's own program: what was seen from outside, the phases it marks and the figures it has written."""
+def figures_of_command(wall_s: float, told: Mapping[str, Any]) -> Figures:
+    """Of a user's own program: its time as seen from outside, and the figures it has written."""
     unknown = sorted({*told} - {*FIGURES, "metric", "samples"})
     if unknown:
         raise DataError(f"unknown figure {', '.join(unknown)}; known: {', '.join(FIGURES)}, metric, samples")
@@ -153,7 +161,6 @@ def figures_of_command(wall_s: float, phases_s: Mapping[str, float], told: Mappi
     figures = Figures()
     figures.add(dict.fromkeys(FIGURES), "the program has not told it")
     figures.add({"total_s": wall_s})
-    figures.add({f"{name}_s": seconds for name, seconds in phases_s.items() if name in _PHASES})
     known = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in told.items()}
     figures.add(known, "null, infinite or no number, as the program has told it")
     return figures

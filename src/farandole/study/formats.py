@@ -10,7 +10,7 @@ from typing import Any
 
 from farandole.errors import SettingsError
 
-__all__ = ["FORMATS", "Table", "aligned", "as_csv", "as_latex", "as_markdown", "as_text", "check_format", "number"]
+__all__ = ["FORMATS", "Table", "aligned", "as_csv", "as_latex", "as_markdown", "as_text", "check_format", "have", "number"]
 
 FORMATS = ("text", "markdown", "csv", "latex")
 _ESCAPED = str.maketrans({
@@ -45,6 +45,11 @@ def number(value: float | None) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.4g}"
+
+
+def have(how_many: int, of: str = "") -> str:
+    """`1 has`, `2 have`; with what they are of, `1 of 2 points has`."""
+    return f"{how_many} {of}{'has' if how_many == 1 else 'have'}"
 
 
 def as_text(table: Table) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -24,6 +25,10 @@ _A_RANK = {"power_w_a_rank": "power_w", "energy_j_a_rank": "energy_j"}
 _TEXT = ("metric", "power_provenance")
 _DERIVED = ("runs", "failed", "marks", "speedup", "efficiency")
 """Columns of our own tables that are neither settings nor figures."""
+_SPREAD = ("_min", "_max", "_runs")
+"""How columns end that say more of a figure: from where to where it lies, and how many runs have it."""
+_UNITS = ("_s", "_j", "_w", "_a_rank")
+_NEVER_BELOW_0 = ("_s", "_j", "_js", "_j_a_rank")
 
 
 def papers_tables() -> dict[str, dict[str, Any]]:
@@ -85,12 +90,47 @@ def _row(path: Path, line: int, row: dict[Any, Any]) -> dict[str, Any]:
     beyond = row.pop(None, [])
     if any(cell.strip() for cell in beyond):
         raise DataError(f"{path}, line {line}: {', '.join(beyond)} has no column: name as many as there are cells")
-    return {name: _value(text) for name, text in row.items() if name.strip()}
+    return {name: _cell(f"{path}, line {line}, column {name}", name, text) for name, text in row.items() if name.strip()}
 
 
-def _value(text: str | None) -> Any:
-    if text is None or text == "":
+def _cell(where: str, name: str, text: str | None) -> Any:
+    """None where it is empty."""
+    if text is None or not text.strip():
         return None
+    return _number(where, _of_figure(name), text) if _is_figure(_of_figure(name)) else _value(text)
+
+
+def _of_figure(name: str) -> str:
+    """The column whose spread this one tells, or itself."""
+    return next((name.removesuffix(end) for end in _SPREAD if name.endswith(end)), name)
+
+
+def _tells_spread(name: str) -> bool:
+    return name.endswith(("_min", "_max")) or (_of_figure(name) != name and _is_figure(_of_figure(name)))
+
+
+def _is_figure(name: str) -> bool:
+    """A column of numbers in seconds, joules or watts that we do not know is one as well."""
+    if name.startswith(SETTING) and name.removeprefix(SETTING) in FIGURES:
+        return False
+    if name.startswith(FIGURE) and name.removeprefix(FIGURE) in FIGURES:
+        return True
+    return (name in FIGURES and name != "epochs") or name.endswith(_UNITS)
+
+
+def _number(where: str, name: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise DataError(f"{where}: {text!r} is no number. Write e.g. 1200.5, or nothing where it is not known") from None
+    if not math.isfinite(number):
+        raise DataError(f"{where}: {text!r} is no finite number. Write nothing where it is not known")
+    if number < 0 and name.endswith(_NEVER_BELOW_0) and name != "above_idle_j":
+        raise DataError(f"{where}: {text!r} is below 0. Write nothing where it is not known")
+    return int(number) if number.is_integer() else number
+
+
+def _value(text: str) -> Any:
     try:
         number = json.loads(text)
     except ValueError:
@@ -113,28 +153,36 @@ def _results(rows: Sequence[Mapping[str, Any]], kind: str, provenance: str) -> I
             "schema": SCHEMA, "study": kind, "key": point.key, "settings": settings, "repeat": repeat,
             "status": "failed" if failed else "ok", "reason": "it failed where it comes from" if failed else None,
             "started": now(), "wall_s": None, "run": None, "marks": _marks(settings, told.values, row.get("marks")),
-            "figures": told.values, "reasons": told.reasons,
+            "figures": told.values, "reasons": told.reasons, **_summed_up(row),
         }  # fmt: skip
 
 
+def _summed_up(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Of medians of several runs: how many, and what else is told of a figure, from where to where and of how many."""
+    runs = row.get("runs")
+    if type(runs) is not int or runs < 2:
+        return {}
+    told = {name: [row.get(f"{name}{end}") for end in _SPREAD] for name in row if _is_figure(name)}
+    spreads = {name.removeprefix(FIGURE): [low, high, count or runs] for name, (low, high, count) in told.items()}
+    return {"runs": runs, "spreads": spreads}
+
+
 def _split(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings and figures; a column of numbers in seconds, joules or watts that we do not know is a figure as well."""
+    """Settings and figures."""
     ranks = row.get("ranks")
     if type(ranks) is not int or ranks < 1:
         raise DataError(f"ranks={ranks!r}: every row needs a column `ranks` with a whole number from 1 on")
     settings: dict[str, Any] = {"ranks": ranks}
     figures: dict[str, Any] = {}
     for name, value in row.items():
-        if name in _DERIVED or name.endswith(("_min", "_max")) or value is None:
+        if name in _DERIVED or _tells_spread(name) or value is None:
             continue
         if name in _A_RANK:
             figures[_A_RANK[name]] = value * ranks
-        if name.removeprefix(SETTING) in FIGURES and name.startswith(SETTING):
+        if name.startswith(SETTING) and name.removeprefix(SETTING) in FIGURES:
             settings[name.removeprefix(SETTING)] = value
-        elif name.removeprefix(FIGURE) in FIGURES and name.startswith(FIGURE):
+        elif name in _TEXT or _is_figure(name):
             figures[name.removeprefix(FIGURE)] = value
-        elif (name in FIGURES and name != "epochs") or name in _TEXT or name.endswith(("_s", "_j", "_w", "_a_rank")):
-            figures[name] = value
         else:
             settings[as_name(name)] = value
     return settings, figures

@@ -23,6 +23,7 @@ from farandole.data.loaders import LOADERS, VARIANTS, installed
 from farandole.data.make import make
 from farandole.errors import SettingsError
 from farandole.report.loaders import BASE, KIND, STATES
+from farandole.study.cases import BUSY, is_busy
 from farandole.study.compiling import compile_seconds
 from farandole.study.estimate import reading_s
 from farandole.study.folder import SCHEMA, StudyFolder, made_with, now
@@ -262,10 +263,11 @@ def _guess_s(unit: Unit, points: Sequence[Point]) -> float:
 def _line(point: Point, found: Figures, others_share: float | None, started: str) -> dict[str, Any]:
     """Of results.jsonl."""
     settings = point.settings
+    marks = {"oversubscribed": settings["ranks"] > usable_cores(), BUSY: is_busy(others_share)}
     return {
         "schema": SCHEMA, "study": KIND, **point.as_dict(), "status": "ok" if found.seconds is not None else "failed",
         "reason": found.reason, "started": started, "wall_s": found.seconds, "run": None,
-        "marks": ["oversubscribed"] if settings["ranks"] > usable_cores() else [],
+        "marks": [mark for mark, is_so in marks.items() if is_so],
         "figures": {} if found.seconds is None else _figures(found, settings["bytes"]) | {"others_share": others_share}, "reasons": {},
     }  # fmt: skip
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from farandole.data.make.sets import about_bytes
 from farandole.report.loaders import STATES
+from farandole.report.numbers import count
 from farandole.study.estimate import reading_s
 from farandole.study.folder import StudyFolder
+from farandole.study.formats import have
 from farandole.study.loaders import LoaderStudy, Source, Unit, check_folder, left_of, planned, units_of
 from farandole.study.points import usable_cores
 from farandole.train.progress import duration
@@ -24,13 +26,13 @@ def plan_text(study: LoaderStudy) -> str:
     left = _left(study, units)
     left_bytes = sum(unit.ranks * readings * sizes[unit.source.path] for unit, readings in left)
     left_s = sum(readings * reading_s(unit.method, unit.ranks, sizes[unit.source.path]) for unit, readings in left)
-    lines = [f"{study.title}: {len(units)} measurements, {len(units) - len(left)} have a result already", ""]
+    lines = [f"{study.title}: {count(len(units), 'measurement')}, {have(len(units) - len(left))} a result already", ""]
     lines += [f"  {source.benchmark}  {source.path}  {_told(source, sizes[source.path])}" for source in sources]
     lines += ["", f"read with {', '.join(study.methods)}"]
     if max(study.ranks) > 1:
         lines.append(f"by {', '.join(map(str, sorted(set(study.ranks))))} at once; several read the largest file of each benchmark alone")
     if max(study.ranks) > usable_cores():
-        lines.append(f"oversubscribed: {usable_cores()} cores")
+        lines.append(f"oversubscribed: {count(usable_cores(), 'core')}")
     how_often = f"each {' and '.join(STATES)}, {study.repeats} time{'s' * (study.repeats > 1)}"
     how_long = f"about {duration(left_s)} in all (a guess, good for a factor of 3; to make files is not in it)"
     return "\n".join([*lines, f"{how_often}: {_size(left_bytes)} of text to read, {how_long}; results: {study.out}"])

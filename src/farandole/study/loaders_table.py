@@ -9,6 +9,7 @@ from typing import Any
 
 from farandole.report.loaders import BASE, FROM_CACHE, Reading, by_file, current, failures, readings_of
 from farandole.report.reading import Study
+from farandole.study.cases import BUSY
 from farandole.study.formats import Table, as_csv, as_latex, as_markdown, as_text, check_format
 from farandole.study.turn import CACHED, STORING
 
@@ -128,6 +129,9 @@ def _notes(study: Study, readings: Sequence[Reading], width: int | None) -> list
     crowded = sorted({reading.point.ranks for reading in readings if "oversubscribed" in reading.point.marks})
     if crowded:
         notes.append(f"oversubscribed, with fewer cores than processes: {', '.join(map(str, crowded))} at once")
+    busy = [share for reading in readings if BUSY in reading.point.marks for share in reading.point.values("others_share")]
+    if busy:
+        notes.append(f"{BUSY}: other programs took up to {max(busy):.0%} of its processor time")
     if any(reading.setting("benchmark") == "p1b3" for reading in readings):
         notes.append("p1b3: three of its tables; the papers do not describe the two files (318 and 103 MB) they give figures of")
     notes += [f"failed: {told}" for told in failures(readings)]

@@ -213,6 +213,7 @@ def _check_scalars(study: StudySettings, options: argparse.Namespace) -> None:
 
 
 def _submit(study: StudySettings, folder: StudyFolder, job: JobSettings) -> int:
+    from farandole.report.numbers import count
     from farandole.study.collecting import collect
     from farandole.study.running import prepare_data, write_plan
     from farandole.study.submit import write_scripts
@@ -221,11 +222,13 @@ def _submit(study: StudySettings, folder: StudyFolder, job: JobSettings) -> int:
     collect(folder)
     points = folder.missing(planned)
     if not points:
-        print(f"all {len(planned)} points have a result in {folder.path}: there is nothing to submit")
+        whole = f"all {len(planned)} points have" if len(planned) > 1 else "the point has"
+        print(f"{whole} a result in {folder.path}: there is nothing to submit")
         return 0
     prepare_data(points)
     script = write_scripts(folder, points, job)
-    print(f"{len(points)} scripts in {folder.path / 'scripts'}. Submit them all:\n  sh {script}\nand when they have ended:")
+    it = "them all" if len(points) > 1 else "it"
+    print(f"{count(len(points), 'script')} in {folder.path / 'scripts'}. Submit {it}:\n  sh {script}\nand when all have ended:")
     print(f"  farandole study collect {folder.path}")
     return 0
 

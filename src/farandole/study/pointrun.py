@@ -6,17 +6,18 @@ import functools
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole.errors import DataError, FarandoleError
+from farandole.study.cases import BUSY, is_busy
+from farandole.study.ending import ENDING, ended_with_us, ends_on
+from farandole.study.failures import why_failed
 from farandole.study.figures import (
     NO_IDLE,
     Figures,
@@ -33,13 +34,12 @@ from farandole.study.tracing import draw_power, merge_watched, recording_environ
 if TYPE_CHECKING:
     from farandole.observe.power import PhaseEnergy, Recording
 
-__all__ = ["FIGURES_FILE", "Attempt", "EndedBySignal", "PointRunner", "command_words", "ends_on", "marks_of"]
+__all__ = ["FIGURES_FILE", "Attempt", "PointRunner", "command_words", "marks_of"]
 
 FIGURES_FILE = "FARANDOLE_FIGURES"
 """The variable that names a JSON file in which a user's program may leave figures: loss, accuracy, samples, ..."""
 CONSOLE, POWER, POWER_TRACE = "console.txt", "power.json", "power.jsonl"
 _LOOK_S = 0.5
-_END_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,14 +61,6 @@ class Attempt:
 
     name: str
     started: str = field(default_factory=now)
-
-
-class EndedBySignal(SystemExit):
-    """Somebody wants this program to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(128 + number)
-        self.number = number
 
 
 @dataclass(kw_only=True, slots=True)
@@ -159,17 +151,17 @@ class PointRunner:
         console = run / CONSOLE
         variables = {**environment, FIGURES_FILE: str(run.absolute() / "figures.json")}
         machine, cpu_s, start_ns = MachineTime(), children_cpu_s(), time.monotonic_ns()
-        with console.open("wb") as output:
+        with console.open("wb") as output, ends_on(*ENDING):
             output.write(f"$ {shlex.join(words)}\n".encode())
             output.flush()
             try:
                 child = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables
+                    words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables, process_group=0
                 )
             except OSError as error:
                 output.write(f"{words[0]}: {error.strerror}\n".encode())
                 return _Ended(exit_code=127, start_ns=start_ns, end_ns=time.monotonic_ns(), cpu_s=0.0, others_share=None)
-            with _ended_with_us(child):
+            with ended_with_us(child):
                 code = self._wait(child, console)
         return _Ended(
             exit_code=code, start_ns=start_ns, end_ns=time.monotonic_ns(), cpu_s=children_cpu_s() - cpu_s,
@@ -188,12 +180,12 @@ class PointRunner:
     ) -> tuple[Figures, str | None]:
         """And why the point has failed, if it has."""
         if ended.exit_code != 0:
-            return Figures(), _why(run, ended.exit_code)
+            return Figures(), why_failed((run / CONSOLE).read_text(errors="replace").partition("\n")[2], ended.exit_code)
         try:
             if "command" in point.settings:
                 merge_watched(run)
-                figures = figures_of_command(ended.wall_s, phases_s, _told(run))
-                add_trace(figures, run)
+                figures = figures_of_command(ended.wall_s, _told(run))
+                add_trace(figures, run, phases_s)
                 return figures, None
             return figures_of_run(run), None
         except FarandoleError as error:
@@ -229,6 +221,7 @@ def marks_of(settings: Mapping[str, Any], figures: Mapping[str, Any], hosts: str
         "oversubscribed": is_crowded(settings, hosts),
         "emulated ranks": bool(settings.get("emulate_ranks")),
         "modelled power": figures.get("power_provenance") == "modelled",
+        BUSY: is_busy(figures.get("others_share")),
     }
     return [mark for mark, is_so in found.items() if is_so]
 
@@ -281,47 +274,8 @@ def _told(run: Path) -> dict[str, Any]:
     return content
 
 
-def _why(run: Path, code: int) -> str:
-    """The first thing that went wrong in our own words, or else the last line."""
-    lines = [line.strip() for line in (run / CONSOLE).read_text(errors="replace").splitlines()[1:] if line.strip()]
-    said = next((line for line in lines if "farandole: " in line), lines[-1] if lines else "it said nothing")
-    return f"exit code {code}: {said[-300:]}"
-
-
 def last_line(console: Path) -> str:
     with console.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 400))
         lines = file.read().decode(errors="replace").splitlines()
     return next((line for line in reversed(lines) if line.strip()), "")
-
-
-@contextmanager
-def ends_on(*signals: int) -> Iterator[None]:
-    """Inside, these are EndedBySignal, so that what is open is closed."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise EndedBySignal(number)
-
-    before = {number: signal.signal(number, stop) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _ended_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """However we end, the command has ended before: ctrl-c reaches it as well, SIGTERM is passed on."""
-    with ends_on(signal.SIGTERM):
-        try:
-            yield
-        except BaseException as raised:
-            if not isinstance(raised, KeyboardInterrupt):
-                child.terminate()
-            try:
-                child.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-            raise

@@ -20,6 +20,7 @@ from farandole.benchmarks.config_file import ALIASES, CANDLE_ONLY
 from farandole.errors import FarandoleError, SettingsError
 from farandole.launch.allocation import allocated_hosts
 from farandole.launch.hosts import Host, all_local, parse_hosts
+from farandole.report.numbers import count
 
 __all__ = [
     "AUTO", "LONG", "OWN", "Point", "as_name", "as_setting", "described", "expand", "is_crowded", "is_here", "is_launched", "program_words",
@@ -96,7 +97,7 @@ def is_crowded(settings: Mapping[str, Any], hosts: str) -> bool:
 def warning_of(crowded: Iterable[int]) -> str:
     """What to say of ranks that are more than the cores."""
     return (
-        f"warning: {', '.join(map(str, sorted({*crowded})))} ranks on {usable_cores()} cores: oversubscribed, and marked so; "
+        f"warning: {', '.join(map(str, sorted({*crowded})))} ranks on {count(usable_cores(), 'core')}: oversubscribed, and marked so; "
         "such times say nothing of real ranks"
     )
 

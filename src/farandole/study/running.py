@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from farandole.report.loaders import is_measured
+from farandole.report.numbers import count
 from farandole.report.reading import read_folder
 from farandole.study.cases import cases_of
 from farandole.study.collecting import collect
 from farandole.study.estimate import Estimate
 from farandole.study.folder import StudyFolder, made_with
+from farandole.study.formats import have
 from farandole.study.live import LiveLine
 from farandole.study.loaders_table import loaders_table
 from farandole.study.pointrun import PointRunner
@@ -40,10 +42,10 @@ def plan_text(study: StudySettings, folder: StudyFolder) -> str:
     left = folder.missing(points) if folder.exists else points
     estimate = Estimate(folder.results() if folder.exists else [])
     names = _names(points)
-    lines = [f"{study.title}: {len(points)} points, {len(points) - len(left)} have a result already", ""]
+    lines = [f"{study.title}: {count(len(points), 'point')}, {have(len(points) - len(left))} a result already", ""]
     for point in points:
         state = "done" if point not in left else f"about {duration(estimate.seconds([point]))}"
-        marks = f"  oversubscribed: {usable_cores()} cores" if is_crowded(point.settings, study.hosts) else ""
+        marks = f"  oversubscribed: {count(usable_cores(), 'core')}" if is_crowded(point.settings, study.hosts) else ""
         lines.append(f"  {point.name}  {_told(point, names, study.repeats)}  {state}{marks}")
     basis = "from points that have run here" if estimate.measured else "a guess, good for a factor of 3, until one has run"
     if study.command and not estimate.measured:
@@ -93,7 +95,8 @@ def run_study(study: StudySettings, folder: StudyFolder, *, command: Sequence[st
     left = folder.missing(points)
     live = LiveLine(sys.stderr)
     if len(left) < len(points):
-        live.say(f"{len(points) - len(left)} of {len(points)} points have a result in {folder.path} already")
+        done, planned = len(points) - len(left), count(len(points), "point")
+        live.say(f"{have(done, f'of {planned} ')} a result in {folder.path} already")
     if crowded := [point.settings["ranks"] for point in left if is_crowded(point.settings, study.hosts)]:
         live.say(warning_of(crowded))
     if left:

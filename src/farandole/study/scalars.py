@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError, SettingsError
+from farandole.report.numbers import count
 from farandole.study.folder import StudyFolder
 from farandole.study.points import described, varying
 
@@ -40,7 +41,7 @@ def export(folder: StudyFolder, where: str) -> str:
         if (run / "history.csv").exists():
             WHERE[where](folder, run, described(result["settings"], [n for n in names if n != "ranks"]), result)
             written += 1
-    return f"scalars   {written} runs for {where}" + (f": tensorboard --logdir {folder.path}" if where == "tensorboard" else "")
+    return f"scalars   {count(written, 'run')} for {where}" + (f": tensorboard --logdir {folder.path}" if where == "tensorboard" else "")
 
 
 def check_where(where: str) -> None:

@@ -74,6 +74,11 @@ class StudySettings:
             raise SettingsError("hosts and ranks_per_node: the hosts' slots say how many ranks each takes; leave the other out")
         if self.hosts and "{ranks}" in self.command:
             raise SettingsError("--hosts and {ranks} in --command: it starts its ranks itself, so it has to name the hosts. Leave one out")
+        if self.ranks_per_node and "{ranks}" in self.command:
+            raise SettingsError(
+                "--ranks-per-node and {ranks} in --command: it starts its ranks itself, perhaps all on the first node. Leave {ranks} "
+                "out, and farandole launch starts them on every node, e.g. --command 'python train.py'; or leave --ranks-per-node out"
+            )
         named = as_name if self.command else as_setting
         self.axes = {named(name): _values(name, found) for name, found in self.axes.items()}
         self.settings = {named(name): _plain(name, value) for name, value in self.settings.items()}

@@ -36,6 +36,16 @@ def test_tables_for_people(folder: Path, capsys: pytest.CaptureFixture[str], for
     assert shown.count(r"\begin{table}") == (4 if form == "latex" else 0)
 
 
+def test_a_busy_machine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = make_loaders(tmp_path, repeats=1) / "results.jsonl"
+    assert "busy machine" not in table(tmp_path, capsys)
+    first, *rest = results.read_text().splitlines()
+    line = json.loads(first)
+    line |= {"marks": ["busy machine"], "figures": line["figures"] | {"others_share": 0.9}}
+    results.write_text("\n".join([json.dumps(line), *rest]) + "\n")
+    assert "busy machine: other programs took up to 90% of its processor time" in table(tmp_path, capsys)
+
+
 def test_csv_has_every_reading_and_figure(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(table(folder, capsys, "--format", "csv"))))
     assert len(rows) == 3 * 6 * 2

@@ -16,8 +16,8 @@ from farandole.study.estimate import Estimate, _share_of_features
 from farandole.study.folder import StudyFolder
 from farandole.study.options import _place
 from farandole.study.pointrun import PointRunner, command_words, marks_of
-from farandole.study.points import Point, expand, is_here
-from farandole.study.running import run_study, table_of, write_plan
+from farandole.study.points import Point, expand, is_here, warning_of
+from farandole.study.running import plan_text, run_study, table_of, write_plan
 from farandole.study.scalars import export
 from farandole.study.settings import StudySettings, read_toml
 from farandole.train.command import _values
@@ -156,6 +156,10 @@ def test_on_other_hosts_points_are_others() -> None:
         ({"hosts": "a:4", "ranks_per_node": 2}, "leave the other out"),
         ({"hosts": "a:x"}, "whole number from 1"),
         ({"hosts": "a:4", "benchmark": "", "command": "mpiexec -n {ranks} x"}, "it has to name the hosts"),
+        (
+            {"ranks_per_node": 2, "benchmark": "", "command": "mpiexec -n {ranks} python x"},
+            r"ranks-per-node and \{ranks\} in --command: .*Leave .* out.* e.g. --command 'python train.py'",
+        ),
     ],
 )
 def test_hosts_that_cannot_take_the_ranks(given: dict[str, Any], told: str) -> None:
@@ -366,6 +370,20 @@ def test_options_go_over_a_study_file(tmp_path: Path) -> None:
     assert (found.repeats, found.idle_s, found.axes, found.out) == (5, 10, {"rate": [0.1]}, Path("out/study-my"))
 
 
+def test_one_point_is_no_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, asked = StudyFolder(tmp_path), StudySettings(kind="strong", command="true {ranks}", axes={"ranks": [1]})
+    assert "strong scaling: 1 point, 0 have a result already" in plan_text(asked, folder)
+    for _ in range(2):
+        assert run_study(asked, folder, command=["study"], power=False) == 0
+    assert f"1 of 1 point has a result in {tmp_path} already" in capsys.readouterr().err
+    assert "1 point, 1 has a result already" in plan_text(asked, folder)
+    words = ["study", "strong", "--command", "true {ranks}", "--ranks", "1", "--out", str(tmp_path), "--submit", "sbatch"]
+    assert main(words) == 0
+    assert f"the point has a result in {tmp_path}: there is nothing to submit" in capsys.readouterr().out
+    monkeypatch.setattr("farandole.study.points.usable_cores", lambda: 1)
+    assert "4 ranks on 1 core:" in warning_of([4])
+
+
 def test_studies_go_below_one_folder() -> None:
     assert _parser().parse_args(["study", "loaders", "nt3"]).out == Path("out/study-loaders")
     assert study().out == Path("out/study-strong-nt3")
@@ -422,6 +440,7 @@ def test_marks() -> None:
     settings = {"ranks": 1000, "nodes": 1, "emulate_ranks": 2000}
     assert marks_of(settings, {"power_provenance": "modelled"}) == ["oversubscribed", "emulated ranks", "modelled power"]
     assert marks_of({"ranks": 1000, "nodes": 500}, {"power_provenance": "none"}) == []
+    assert [marks_of({"ranks": 1, "nodes": 1}, {"others_share": share}) for share in (None, 0.05, 0.06)] == [[], [], ["busy machine"]]
 
 
 @pytest.mark.parametrize("hosts", ["big:8", "big:4,other:4"])

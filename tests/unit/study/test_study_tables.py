@@ -88,14 +88,59 @@ def test_text() -> None:
     assert "~550" in told and "modelled power" in told and "no evidence of a saving" in told
 
 
-def test_markdown_and_latex_have_every_column() -> None:
+def test_markdown_and_latex_have_every_column_that_is_known() -> None:
+    known = {"epoch_s": 3.0, "samples_per_s": 7.0, "energy_per_sample_j": 0.5, "edp_js": 9.0}
+    full = cases_of("strong", [*RESULTS, result(4, 30.0, figures=known)])
     for form, mark in (("markdown", "|"), ("latex", "&")):
-        rows = [line for line in as_table(PLAN, cases(), form).splitlines() if line.count(mark) > 10]
+        rows = [line for line in as_table(PLAN, full, form).splitlines() if line.count(mark) > 10]
         assert len({line.count(mark) for line in rows}) == 1, rows
-        for heading in ("ranks", "nodes", "local batch", "s/epoch", "load s", "efficiency", "samples/s", "J/sample", "EDP"):
+        for heading in ("ranks", "nodes", "local batch", "s/epoch", "load s", "efficiency", "samples/s", "J/sample", "EDP", "runs"):
             assert heading in rows[0]
+        told = as_table(PLAN, cases(), form)
+        assert "total s" in told and "samples/s" not in told and "s/epoch" not in told and "EDP" not in told
     latex = as_table(PLAN, cases(), "latex")
     assert r"nt3\_a \& b" in latex and r"92\%" in latex and r"$\sim$550" in latex
+
+
+@pytest.mark.parametrize("kind", ["batch", "lr"])
+def test_without_an_ideal_there_is_no_efficiency(kind: str) -> None:
+    told = cases_of(kind, [result(1, seconds, settings={"batch_size": batch}) for batch, seconds in ((20, 70.0), (40, 50.0))])
+    for form in ("text", "markdown", "latex"):
+        shown = as_table({**PLAN, "kind": kind}, told, form)
+        assert "1.40" in shown and "efficiency" not in shown and "140" not in shown
+    head, *rows = csv.reader(io.StringIO(as_table({**PLAN, "kind": kind}, told, "csv")))
+    assert [(row[head.index("speedup")], row[head.index("efficiency")]) for row in rows] == [("1.0", ""), ("1.4", "")]
+
+
+def diverged() -> list[dict[str, Any]]:
+    """Of three runs two have no loss, and one no accuracy."""
+    known = [{"loss": 0.5, "test_accuracy": 0.98}, {"loss": None, "test_accuracy": 0.96}, {"loss": None, "test_accuracy": None}]
+    return [result(1, 10.0, repeat, figures=figures) for repeat, figures in enumerate(known)]
+
+
+def test_medians_of_fewer_runs_say_so(tmp_path: Path) -> None:
+    told = cases_of("strong", diverged())
+    for form in ("text", "markdown", "latex"):
+        shown = as_table(PLAN, told, form)
+        assert "0.5 (1 of 3)" in shown and "0.97 (2 of 3)" in shown and "(N of M): M runs ended well, and N of them have the figure" in shown
+        assert shown.count(" of 3)") == 2, "what all have needs no word"
+    head, row = csv.reader(io.StringIO(as_table(PLAN, told, "csv")))
+    found = dict(zip(head, row))
+    assert (found["loss"], found["loss_runs"], found["test_accuracy_runs"], found["runs"]) == ("0.5", "1", "2", "3")
+    assert "total_s_runs" not in found and "(N of M)" not in as_table(PLAN, cases(), "text")
+    a_study(tmp_path / "ours", diverged())
+    shown = beside(tmp_path / "ours", "summit-2019-table6", ["loss", "test_accuracy"])
+    assert "| 0.5 (1 of 3) |" in shown and "| 0.97 (0.96..0.98, 2 of 3) |" in shown
+
+
+def test_a_busy_machine_is_told(tmp_path: Path) -> None:
+    made = [result(n, 10.0 / n, marks=["busy machine"] * (n > 1), figures={"others_share": 0.3 * n}) for n in (1, 2, 3)]
+    told = cases_of("strong", made)
+    for form in ("text", "markdown"):
+        assert "busy machine: 2, 3 ranks (other programs took up to 90% of its processor time)" in as_table(PLAN, told, form)
+    assert "busy machine: 2, 3 ranks" in summary(a_study(tmp_path, made))
+    imported = cases_of("strong", [result(1, 10.0, marks=["busy machine"])])
+    assert "busy machine: 1 rank" in as_table(PLAN, imported, "text").splitlines()
 
 
 def test_csv_can_be_imported_again(tmp_path: Path) -> None:
@@ -112,9 +157,61 @@ def test_csv_can_be_imported_again(tmp_path: Path) -> None:
     again = cases_of("strong", import_figures(str(file), tmp_path / "study", None).results())
     for old, new in zip(before, again, strict=True):
         assert new.settings == {name: value for name, value in old.settings.items() if value is not None}
-        assert {name: spread.median for name, spread in new.figures.items()} == {n: s.median for n, s in old.figures.items()}
+        assert new.figures == old.figures
         assert (new.provenance, new.modelled, {*new.marks}) == (old.provenance, old.modelled, {"imported", *old.marks})
-    assert again[1].scaled is not None and [case.runs for case in again] == [1, 1, 1, 0]
+    assert again[1].scaled is not None and [case.runs for case in again] == [3, 3, 1, 0]
+    shown = as_table(PLAN, again, "text")
+    assert "50..60" in shown and "medians of 1 to 3 runs a case, made where they come from" in shown
+
+
+def test_counts_come_back(tmp_path: Path) -> None:
+    file = tmp_path / "numbers.csv"
+    file.write_text(as_table(PLAN, cases_of("strong", diverged()), "csv"))
+    (again,) = cases_of("strong", import_figures(str(file), tmp_path / "study", None).results())
+    assert "0.5 (1 of 3)" in as_table(PLAN, [again], "text")
+    before, after = (next(csv.DictReader(io.StringIO(text))) for text in (file.read_text(), as_table(PLAN, [again], "csv")))
+    assert after == before | {"marks": "imported; modelled power"}
+
+
+def test_others_medians_of_several_runs_have_no_spread(tmp_path: Path) -> None:
+    file = tmp_path / "numbers.csv"
+    file.write_text("ranks,total_s,runs\n1,20,5\n2,12,5\n")
+    told = table_of(import_figures(str(file), tmp_path / "study", None), "text")
+    assert "medians of 5 runs a case, made where they come from" in told and "min..max" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('ranks,total_s\n1,20\n2,"1,200"\n', "line 3, column total_s: '1,200' is no number. Write e.g. 1200.5, or nothing where it is not known"),
+        ("ranks,total_s\n1,600 s\n", "line 2, column total_s: '600 s' is no number"),
+        ("ranks,loss\n1,NaN\n", "line 2, column loss: 'NaN' is no finite number"),
+        ("ranks,accuracy\n1,Infinity\n", "line 2, column accuracy: 'Infinity' is no finite number"),
+        ("ranks,load_s\n1,true\n", "line 2, column load_s: 'true' is no number"),
+        ("ranks,total_s\n1,-5\n", "line 2, column total_s: '-5' is below 0"),
+        ("ranks,waiting_s\n1,-5\n", "line 2, column waiting_s: '-5' is below 0"),
+        ("ranks,energy_j,power_provenance\n1,-5,modelled\n", "line 2, column energy_j: '-5' is below 0"),
+        ("ranks,edp_js\n1,-5\n", "line 2, column edp_js: '-5' is below 0"),
+        ("ranks,energy_j_a_rank,power_provenance\n1,-5,modelled\n", "line 2, column energy_j_a_rank: '-5' is below 0"),
+        ("ranks,figure_epochs\n1,many\n", "line 2, column figure_epochs: 'many' is no number"),
+        ("ranks,total_s,total_s_min\n1,5,x\n", "line 2, column total_s_min: 'x' is no number"),
+    ],
+)  # fmt: skip
+def test_figures_that_are_none_are_not_imported(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "numbers.csv").write_text(text)
+    with pytest.raises(DataError) as raised:
+        import_figures(str(tmp_path / "numbers.csv"), tmp_path / "bad", None)
+    assert str(raised.value).startswith(f"{tmp_path / 'numbers.csv'}, {told}")
+    assert not (tmp_path / "bad").exists()
+
+
+def test_what_may_be_unknown_or_below_zero(tmp_path: Path) -> None:
+    file = tmp_path / "numbers.csv"
+    file.write_text("ranks,total_s,load_s,loss,above_idle_j,power_w,power_provenance,metric,machine_min\n1,.5, ,-0.1,-2,3,modelled,r2,no\n")
+    (found,) = import_figures(str(file), tmp_path / "study", None).results()
+    figures = found["figures"]
+    assert (figures["total_s"], figures["load_s"], figures["loss"], figures["above_idle_j"]) == (0.5, None, -0.1, -2)
+    assert figures["metric"] == "r2"
 
 
 def test_watts_of_unknown_origin_are_not_imported(tmp_path: Path) -> None:
@@ -231,13 +328,13 @@ def test_a_run_without_a_record_is_named(tmp_path: Path) -> None:
 
 
 def test_figures_of_a_program_of_the_user_s() -> None:
-    found = figures_of_command(9.0, {"load": 2.0, "other": 1.0}, {"loss": 0.5})
-    assert (found.values["total_s"], found.values["load_s"], found.values["loss"]) == (9.0, 2.0, 0.5)
+    found = figures_of_command(9.0, {"loss": 0.5})
+    assert (found.values["total_s"], found.values["loss"]) == (9.0, 0.5)
     assert found.reasons["accuracy"] == "the program has not told it" and "loss" not in found.reasons
-    diverged = figures_of_command(9.0, {}, {"loss": float("nan")})
+    diverged = figures_of_command(9.0, {"loss": float("nan")})
     assert diverged.values["loss"] is None and "no number" in diverged.reasons["loss"], "JSON has no NaN"
     with pytest.raises(DataError, match="unknown figure speed; known: total_s"):
-        figures_of_command(9.0, {}, {"speed": 1})
+        figures_of_command(9.0, {"speed": 1})
 
 
 @pytest.mark.parametrize(
@@ -245,7 +342,7 @@ def test_figures_of_a_program_of_the_user_s() -> None:
 )
 def test_figures_of_the_wrong_type_fail_the_point_alone(tmp_path: Path, told: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=f"figure {next(iter(told))}=.*expected"):
-        figures_of_command(9.0, {}, told)
+        figures_of_command(9.0, told)
     folder = StudyFolder(tmp_path)
     program = f"echo '{json.dumps(told)}' > $FARANDOLE_FIGURES"
     point = Point(settings={"command": f"sh -c {shlex.quote(program)} {{ranks}}", "ranks": 1, "nodes": 1})
