@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from farandole.report.groups import BUSY, BUSY_SHARE
 from farandole.report.scaling import Scaling, against
-from farandole.report.trust import _BUSY_SHARE, PERHAPS_PARTS
+from farandole.report.trust import PERHAPS_PARTS
 
 __all__ = ["BUSY", "OF_POWER", "PERHAPS_PARTS", "Case", "Spread", "cases_of", "is_busy", "power_notes", "ranks_of", "trained_as", "work_of"]
 
 _NOT_COMPARED = ("ranks", "nodes", "emulate_ranks", "seed")
 """Cases that differ only in these belong to one series."""
 
-BUSY = "busy machine"
-"""The mark of a result beside which other programs ran."""
 OF_POWER = ("power_w", "energy_j", "energy_per_sample_j", "edp_js", "idle_w", "above_idle_j")
 """Figures that are as well known as the watts are."""
 _PROVENANCES = ("modelled", "measured-component", "measured-node")
@@ -83,7 +82,7 @@ class Case:
 
 def is_busy(others_share: float | None) -> bool:
     """Whether other programs took so much of the machine's processor time that it has to be told, by the page's limit."""
-    return others_share is not None and others_share > _BUSY_SHARE
+    return others_share is not None and others_share > BUSY_SHARE
 
 
 def trained_as(settings: Mapping[str, Any]) -> int:

@@ -31,7 +31,7 @@ FIGURES = {
     "samples_per_s": "over all ranks, of the best epoch, without validation",
     "comm_bytes": "gradients sent by a rank, mean",
     "comm_s": "seconds they took, mean over the ranks",
-    "exposed_s": "the part of comm_s in which training waited, mean over the ranks",
+    "exposed_s": "seconds in which training waited for communication, mean over the ranks",
     "wait_s": "the part of exposed_s in which a rank waited for slower ones, mean",
     "data_stall_s": "seconds in which training waited for data, mean",
     "forward_s": "seconds of training in the model, mean over the ranks; null where a framework compiles the whole step",
