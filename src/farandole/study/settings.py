@@ -26,6 +26,8 @@ KINDS = {
 }
 """Each kind, and the axes of which it needs one."""
 _RANKS = ("ranks", "emulate_ranks")
+_SPREADING = ("srun", "mpiexec", "mpirun", "aprun", "jsrun", "ibrun")
+"""What starts ranks on all nodes of an allocation."""
 _EXAMPLES = {
     **dict.fromkeys(("strong", "weak"), "--ranks 1,2,4 or --emulate-ranks 1,48"),
     "batch": "--batches 20,40, or of a benchmark --ranks 1,2, which varies batch_scaling, the rule by which batches follow the ranks",
@@ -74,10 +76,11 @@ class StudySettings:
             raise SettingsError("hosts and ranks_per_node: the hosts' slots say how many ranks each takes; leave the other out")
         if self.hosts and "{ranks}" in self.command:
             raise SettingsError("--hosts and {ranks} in --command: it starts its ranks itself, so it has to name the hosts. Leave one out")
-        if self.ranks_per_node and "{ranks}" in self.command:
+        if self.ranks_per_node and "{ranks}" in self.command and Path(self.command.split()[0]).name not in _SPREADING:
             raise SettingsError(
-                "--ranks-per-node and {ranks} in --command: it starts its ranks itself, perhaps all on the first node. Leave {ranks} "
-                "out, and farandole launch starts them on every node, e.g. --command 'python train.py'; or leave --ranks-per-node out"
+                "--ranks-per-node and {ranks} in --command: it starts its ranks itself, perhaps all on the first node. Begin it with "
+                f"{', '.join(_SPREADING[:-1])} or {_SPREADING[-1]}; or leave {{ranks}} out, and farandole launch starts them on every "
+                "node, e.g. --command 'python train.py'; or leave --ranks-per-node out"
             )
         named = as_name if self.command else as_setting
         self.axes = {named(name): _values(name, found) for name, found in self.axes.items()}

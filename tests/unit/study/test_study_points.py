@@ -112,6 +112,11 @@ def test_another_machine_s_cores_make_no_other_points(monkeypatch: pytest.Monkey
     assert few[0].key != study(axes={"emulate_ranks": [2]}, settings={"ranks": 1}).points()[0].key, "asked for by number"
 
 
+def test_a_program_may_spread_its_ranks_over_nodes_itself() -> None:
+    (point,) = study(benchmark="", command="srun -n {ranks} python x", axes={"ranks": [4]}, ranks_per_node=2).points()
+    assert point.settings["nodes"] == 2
+
+
 def test_several_nodes_are_reached_through_the_launcher() -> None:
     (point,) = study(axes={"ranks": [4]}, ranks_per_node=2).points()
     words = command_words(point.settings, Path("here"))
@@ -157,8 +162,8 @@ def test_on_other_hosts_points_are_others() -> None:
         ({"hosts": "a:x"}, "whole number from 1"),
         ({"hosts": "a:4", "benchmark": "", "command": "mpiexec -n {ranks} x"}, "it has to name the hosts"),
         (
-            {"ranks_per_node": 2, "benchmark": "", "command": "mpiexec -n {ranks} python x"},
-            r"ranks-per-node and \{ranks\} in --command: .*Leave .* out.* e.g. --command 'python train.py'",
+            {"ranks_per_node": 2, "benchmark": "", "command": "torchrun --nproc-per-node {ranks} x"},
+            r"ranks-per-node and \{ranks\} in --command: .*Begin it with srun, .*leave .* out.* e.g. --command 'python train.py'",
         ),
     ],
 )
