@@ -204,6 +204,8 @@ def test_ctrl_z_stops_the_program_as_well(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-m", "farandole", *words], cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         assert wait_until(lambda: bool(list(tmp_path.glob("s/points/*/console.txt"))) and bool(children(process.pid)), 60)
+        caught = Path(f"/proc/{process.pid}/status")
+        assert wait_until(lambda: int(caught.read_text().split("SigCgt:")[1].split()[0], 16) >> (signal.SIGTSTP - 1) & 1 == 1, 20)
         (program,) = children(process.pid)
         process.send_signal(signal.SIGTSTP)
         assert wait_until(lambda: state(process.pid) == state(program) == "T", 20)
