@@ -49,38 +49,73 @@ class Content:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Own:
+    """What the page has of one study alone."""
+
+    study: Study
+    points: list[Point]
+    axis: Axis
+    series: list[Series]
+    verdict: str
+    figures: list[Figure]
+    title: str
+    results: Markup
+
+
 def content_of(study: Study, other: Study | None) -> Content:
+    own = _own(study)
+    after = _own(other, "-after") if other is not None else None
+    comparison = _comparison(own, after)
+    traces = traces_of(study, other, comparison)
+    tables = [(own.title, own.results)] if after is None else [(f"{one.title} {side}, {one.study.name}", one.results) for side, one in (("before", own), ("after", after))]
+    if comparison is not None and comparison.pairs:
+        tables.insert(0, (f"{comparison.before} against {comparison.after}", compare_table(comparison)))
+    return Content(
+        study=study, other=other, verdicts=_verdicts(comparison, own, after), trust=trust_of(study, own.points, traces if other is None else traces[:1]),
+        trust_after=trust_of(after.study, after.points, traces[1:]) if after is not None else [],
+        figures=_in_order(comparison, own, after, traced_figures(traces, [study, other or study])), tables=[*tables, *components_of(traces)],
+        traces=traces, notes=_notes(study, other, own.points),
+    )  # fmt: skip
+
+
+def _own(study: Study, suffix: str = "") -> _Own:
+    """`suffix` is of names that must not be those of the other side."""
     points = points_of(study)
     axis = axis_of(study.kind, points)
     series = series_of(points, axis)
     scalings = _scalings(study, series, axis)
-    comparison = _comparison(study, other, points, series, axis)
-    verdicts = [run_verdict(study) if study.is_run else _study_verdict(study, series, axis, scalings)]
-    title = "Figures" if study.is_run else "All configurations"
-    tables = [(title if other is None else f"{title} before, {study.name}", _results(points, series, axis, scalings))]
     figures = _run_figures(study) if study.is_run else _study_figures(study, series, axis, scalings[0] if scalings else [])
-    traces = traces_of(study, other, comparison)
-    traced = traced_figures(traces, [study, other or study])
-    if comparison is not None:
-        verdicts = [comparison_verdict(comparison), f"Before, {comparison.before}: {_lowered(verdicts[0])}" if other is not None else verdicts[0]]
-        if comparison.pairs:
-            tables.insert(0, (f"{comparison.before} against {comparison.after}", compare_table(comparison)))
-    return Content(
-        study=study, other=other, verdicts=verdicts, trust=trust_of(study, points, traces if other is None else traces[:1]),
-        trust_after=trust_of(other, points_of(other), traces[1:]) if other is not None else [],
-        figures=_in_order(comparison, other, figures, traced), tables=[*tables, *components_of(traces)],
-        traces=traces, notes=_notes(study, other, points),
+    return _Own(
+        study=study, points=points, axis=axis, series=series,
+        verdict=run_verdict(study) if study.is_run else _study_verdict(study, series, axis, scalings),
+        figures=[replace(figure, name=f"{figure.name}{suffix}") for figure in figures],
+        title="Figures" if study.is_run else "All configurations",
+        results=_results(points, series, axis, scalings, f"results{suffix}"),
     )  # fmt: skip
 
 
-def _in_order(comparison: Comparison | None, other: Study | None, figures: list[Figure], traced: list[Figure]) -> list[Figure]:
+def _verdicts(comparison: Comparison | None, own: _Own, after: _Own | None) -> list[str]:
+    """What is of both comes first."""
+    both = [comparison_verdict(comparison)] if comparison is not None else []
+    if after is None:
+        return [*both, own.verdict]
+    return [*both, *(f"{head}: {_lowered(one.verdict)}" for head, one in _sides(comparison, own, after, ", "))]
+
+
+def _in_order(comparison: Comparison | None, own: _Own, after: _Own | None, traced: list[Figure]) -> list[Figure]:
     """Of two studies, what is of both comes first. Within one, the lines of its series show what lines of both would."""
-    if comparison is None:
-        return [*figures, *traced]
-    if other is None:
-        return [compare_figure(comparison), *figures, *traced]
-    both = [compare_figure(comparison), compare_times_figure(comparison), compare_energy_figure(comparison), *traced]
-    return [*both, Figure(name="before", title=f"Before: {comparison.before}", full=True), *figures]
+    if after is None:
+        return [*([compare_figure(comparison)] if comparison is not None else []), *own.figures, *traced]
+    both = [compare_figure(comparison), compare_times_figure(comparison), compare_energy_figure(comparison)] if comparison is not None else []
+    sides = [[Figure(name="", title=head, full=True), *one.figures] for head, one in _sides(comparison, own, after, ": ")]
+    return [*both, *traced, *(figure for side in sides for figure in side)]
+
+
+def _sides(comparison: Comparison | None, own: _Own, after: _Own, joint: str) -> list[tuple[str, _Own]]:
+    """Both, each with what it is called."""
+    names = (comparison.before, comparison.after) if comparison is not None else (own.study.name, after.study.name)
+    return [(f"{side}{joint}{name}", one) for side, name, one in zip(("Before", "After"), names, (own, after))]
 
 
 def _study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling[Point]]]) -> str:
@@ -100,15 +135,13 @@ def _scalings(study: Study, series: Sequence[Series], axis: Axis) -> list[list[S
     return [scaling_of(one.points, work="weak" if study.kind == "weak" else "strong") for one in series]
 
 
-def _comparison(
-    study: Study, other: Study | None, points: Sequence[Point], series: Sequence[Series], axis: Axis
-) -> Comparison | None:
-    if is_emulated(points):
+def _comparison(own: _Own, after: _Own | None) -> Comparison | None:
+    if is_emulated(own.points):
         return None
-    if other is not None:
-        return compare_studies((study, points), (other, points_of(other)), axis)
-    base: Any = study.about.get("base") or {}
-    return None if study.is_run else compare_series(series, axis, base)
+    if after is not None:
+        return compare_studies((own.study, own.points), (after.study, after.points), own.axis)
+    base: Any = own.study.about.get("base") or {}
+    return None if own.study.is_run else compare_series(own.series, own.axis, base)
 
 
 def _study_figures(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling[Point]]) -> list[Figure]:
@@ -147,7 +180,7 @@ def _run_figures(study: Study) -> list[Figure]:
     return [phases_figure(study.about), *history_figures(study.about)]
 
 
-def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling[Point]]]) -> Markup:
+def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling[Point]]], name: str) -> Markup:
     varied = list(dict.fromkeys(name for one in series for name in one.settings))
     groups = list(dict.fromkeys(repr([point.settings.get(name) for name in varied]) for point in points))
 
@@ -155,7 +188,7 @@ def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scal
         value = point.settings.get(axis.name)
         return groups.index(repr([point.settings.get(name) for name in varied])), value if axis.numeric and value else 0.0
 
-    return results_table(sorted(points, key=place), axis, [one for found in scalings for one in found], varied)
+    return results_table(sorted(points, key=place), axis, [one for found in scalings for one in found], varied, name)
 
 
 def _notes(study: Study, other: Study | None, points: Sequence[Point]) -> list[str]:

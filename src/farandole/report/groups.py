@@ -12,7 +12,7 @@ from farandole.report.reading import Attempt, Study
 
 __all__ = [
     "BUSY", "BUSY_SHARE", "EMULATED", "Axis", "Point", "Series", "axis_of", "is_emulated", "label_of", "measure_of", "metric_of",
-    "most_beside", "points_of", "series_of", "unknown_in", "word_for",
+    "most_beside", "points_of", "run_once", "series_of", "unknown_in", "word_for",
 ]  # fmt: skip
 
 _ALONG = {
@@ -66,6 +66,11 @@ class Point:
     def oversubscribed(self) -> bool:
         """Ranks that had to share cores: their times say nothing of a machine that has enough."""
         return "oversubscribed" in self.marks
+
+    @property
+    def imported(self) -> bool:
+        """Somebody else's figures: of how many runs they are is not known."""
+        return "imported" in self.marks
 
     @property
     def provenances(self) -> set[str]:
@@ -166,6 +171,15 @@ def series_of(points: Sequence[Point], axis: Axis) -> list[Series]:
 def measure_of(points: Sequence[Point]) -> tuple[str, str] | None:
     """The figure that says best how long runs took, and the words for it: others' tables may lack totals."""
     return next((found for found in _MEASURES if any(point.median(found[0]) for point in points)), None)
+
+
+def run_once(points: Sequence[Point]) -> str:
+    """A sentence where no point has repeats; empty where one has."""
+    if any(len(point.attempts) > 1 for point in points):
+        return ""
+    if all(point.imported for point in points):
+        return "As imported."
+    return "One run." if len(points) == 1 else "One run each."
 
 
 def unknown_in(points: Sequence[Point], figure: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from farandole.report.comparing import Comparison, Pair
-from farandole.report.groups import BUSY, Axis, Point, metric_of, word_for
+from farandole.report.groups import BUSY, Axis, Point, metric_of, run_once, word_for
 from farandole.report.loaders import Reading
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import UNKNOWN, count, number, percent, plain, seconds, times
@@ -89,8 +89,8 @@ def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scaling[Point]], varied: Sequence[str]) -> Markup:
-    """A row a configuration. Columns that nothing fills are left out."""
+def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scaling[Point]], varied: Sequence[str], name: str) -> Markup:
+    """A row a configuration. Columns that nothing fills are left out. `name` is unlike that of any other table."""
     by_point = {id(one.point): one for one in scalings}
     modelled = any(point.provenance == "modelled" for point in points)
     metric = metric_of(points)
@@ -113,7 +113,7 @@ def results_table(points: Sequence[Point], axis: Axis, scalings: Sequence[Scalin
     ]  # fmt: skip
     told = {_MODELLED} if all(_MODELLED in point.marks for point in points if point.attempts) else set()
     rows = [_row(point, by_point.get(id(point)), named, shown, told) for point in points]
-    return _table([*head, _heading("runs", kind="word")], rows, "results", " ".join([_medians(points, {column.figure for column in shown}), *_base(scalings)]))
+    return _table([*head, _heading("runs", kind="word")], rows, name, " ".join([_medians(points, {column.figure for column in shown}), *_base(scalings)]))
 
 
 def _medians(points: Sequence[Point], figures: Set[str]) -> str:
@@ -121,7 +121,7 @@ def _medians(points: Sequence[Point], figures: Set[str]) -> str:
     if not runs:
         return "No run has finished."
     if runs == [1]:
-        return "One run." if len(points) == 1 else "One run each."
+        return run_once([point for point in points if point.attempts])
     some = any(point.partly(figure) for point in points for figure in figures)
     told = " Where not all runs know a figure, its row says how many do." if some else ""
     return f"Medians of {runs[0] if len(runs) == 1 else f'{runs[0]} to {runs[-1]}'} runs.{told}"

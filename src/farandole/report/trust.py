@@ -166,6 +166,9 @@ def _repeats(study: Study, points: Sequence[Point]) -> Item:
     counts = sorted({len(point.attempts) for point in points if point.attempts})
     if not counts:
         return Item(name="repeats", value="none", level="bad", words=_NONE_FINISHED)
+    if counts == [1] and all(point.imported for point in points if point.attempts):
+        words = "Figures as they were imported, one for each configuration: of how many runs they are is not said."
+        return Item(name="repeats", value="not known", level="none", words=words)
     value = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     words = "Runs of each configuration; figures are medians, spreads from the least to the most."
     once = "Each configuration was run once: nothing says how much figures vary."

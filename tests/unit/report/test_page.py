@@ -15,6 +15,7 @@ import pytest
 from farandole.observe.analysis import analyse
 from farandole.report import traces, write_page, write_page_if_possible, write_report
 from farandole.report.runs import command_of
+from farandole.study.importing import import_figures
 from studyfolder import Shape, analysis, large_study, make_run, make_study, record_timeline, stand_in_analyse
 
 OF_A_STUDY = ("time", "efficiency", "energy", "accuracy", "heat", "timeline")
@@ -169,8 +170,30 @@ def test_both_studies_say_how_they_were_made_and_what_they_took(tmp_path: Path) 
     assert len(headings) == len(set(headings)) and "energy, after, modelled [kJ]" in headings and "load, change" in headings
     assert table.count(">~") == 8, "watts and joules of both sides, modelled"
     assert "1 → 2" in table and "Medians of 1 to 2 runs." in page.inside["comparison-note"]
-    assert "<h2>All configurations before, a</h2>" in page.source
-    assert "against the base case, 2" in page.inside["results-note"]
+    for side, name in (("before", "a"), ("after", "b")):
+        assert f"<h2>All configurations {side}, {name}</h2>" in page.source
+    assert "against the base case, 2" in page.inside["results-note"] and "Medians of 2 runs." in page.inside["results-after-note"]
+
+
+def test_each_side_of_a_comparison_has_its_own_figures_and_verdict(tmp_path: Path) -> None:
+    before = make_study(tmp_path / "a", Shape(ranks=(1, 2, 4), loaders=("pandas",), repeats=1, trace=False))
+    after = make_study(tmp_path / "b", Shape(ranks=(1, 2), repeats=1, trace=False))
+    page = Page(write_report(before, after))
+    own = [name for name in ("time", "efficiency", "accuracy") if page.drawn(name)]
+    assert own == [name for name in ("time", "efficiency", "accuracy") if page.drawn(f"{name}-after")] and len(own) == 3
+    at = [page.source.index(part) for part in (">Before: pandas</h2>", 'id="figure-time"', ">After: fast</h2>", 'id="figure-time-after"')]
+    assert at == sorted(at)
+    assert "4 ranks" in page.inside["figure-efficiency"] and "4 ranks" not in page.inside["figure-efficiency-after"]
+    assert ">Before, pandas: " in page.source and ">After, fast: " in page.source
+    names = re.findall(r' id="([^"]*)"', page.source)
+    assert len(names) == len(set(names))
+
+
+def test_imported_figures_are_not_said_to_be_of_one_run(tmp_path: Path) -> None:
+    folder = import_figures("summit-2019-table2", tmp_path / "theirs", None).path
+    page = Page(write_report(folder))
+    assert "As imported." in page.inside["results-note"]
+    assert "run once" not in page.source and "One run each" not in page.source
 
 
 def titles(page: Page, name: str) -> list[str]:

@@ -22,7 +22,7 @@ from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import Level, level_bars
 from farandole.report.figures.lines import WIDEST_LABEL, Axes, Line, Mark, line_chart, marker
 from farandole.report.figures.scaling import MOST_SERIES, mark_of, repeats_caption, unknown_caption, words_of
-from farandole.report.groups import Axis, Point, Series, metric_of
+from farandole.report.groups import Axis, Point, Series, metric_of, run_once
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import number, plain, prefix_for, quantity, seconds
 from farandole.report.reading import Study
@@ -94,7 +94,7 @@ def _bars(series: Sequence[Series], axis: Axis, figure: str, words: str) -> Figu
     return Figure(
         name="accuracy", title=title,
         caption=f"{words.capitalize()} at the end. "
-        + ("One run each." if all(len(point.attempts) == 1 for point in points) else "Medians; lines span all repeats.")
+        + (run_once(points) or "Medians; lines span all repeats.")
         + unknown_caption(points, figure)
         + (" Trained as more ranks than there were (emulated)." if any(map(_is_fewer, points)) else ""),
         draw=lambda width: level_bars(levels, width, words, title),

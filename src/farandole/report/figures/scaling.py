@@ -8,7 +8,7 @@ from dataclasses import replace
 from farandole.report.chart import Frame, Scale, legend, svg, x_axis, y_axis
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart
-from farandole.report.groups import Axis, Point, Series, measure_of, metric_of, unknown_in
+from farandole.report.groups import Axis, Point, Series, measure_of, metric_of, run_once, unknown_in
 from farandole.report.markup import Markup, join, tag
 from farandole.report.numbers import count, number, percent, plain, seconds
 from farandole.report.scaling import CAUSES, Scaling
@@ -67,8 +67,7 @@ def _time_caption(
 
 
 def repeats_caption(points: Sequence[Point], figure: str) -> str:
-    once = all(len(point.attempts) == 1 for point in points)
-    return ("One run each." if once else "Medians; bars span all repeats, small dots are single runs.") + unknown_caption(points, figure)
+    return (run_once(points) or "Medians; bars span all repeats, small dots are single runs.") + unknown_caption(points, figure)
 
 
 def unknown_caption(points: Sequence[Point], figure: str) -> str:
