@@ -95,10 +95,9 @@ result([first, float(model.evaluate(np.zeros((8, 8), "float32"), np.zeros((8, 1)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_killed_training_ends_with_the_same_bits(tmp_path: Path, backend: str, seed: int, kills: int = 4) -> None:
+def test_a_killed_training_ends_with_the_same_bits(tmp_path: Path, backend: str, kills: int = 4) -> None:
     done = run_ranks(
-        2, TRAINING + LIVES, args=[str(tmp_path / "run"), str(seed), str(kills)], launcher="farandole",
+        2, TRAINING + LIVES, args=[str(tmp_path / "run"), "0", str(kills)], launcher="farandole",
         launcher_args=["--restarts", str(kills)], timeout=500, cwd=tmp_path, env={"KERAS_BACKEND": backend},
     )  # fmt: skip
     assert done.stderr.count("starting again") == kills, done.stderr

@@ -333,3 +333,27 @@ def test_a_slower_way_on_another_node_is_told_by_rank_0():
     found = run_ranks(3, script, timeout=60).results
     assert [fallbacks for fallbacks, _ in found] == [["FARANDOLE_NODE_EXCHANGE=none"]] * 3
     assert [count for _, count in found] == [1, 0, 0]
+
+
+def test_gradients_that_nothing_is_compiled_for_do_not_import_the_compiler() -> None:
+    script = """
+import sys
+import numpy as np
+import farandole as fd
+from farandole.comm.kernels import Reduction
+from farandole.comm.plan import Entry, GradientPlan
+from farandole.comm.process_sets import global_process_set
+from farandole.comm.team import Team
+
+fd.init()
+
+def imported_for(dtype):
+    plan = GradientPlan(global_process_set.runtime(), dtype, [Entry("0", dtype, (1 << 20,))], how=Reduction("sum"), staged=False, team=Team())
+    plan.ready(0, np.full(1 << 20, fd.rank() + 1, dtype))
+    plan.finish()
+    assert (plan.result(0) == 3).all()
+    return "numba" in sys.modules
+
+result([imported_for("int32"), imported_for("float32")])
+"""
+    assert run_ranks(2, script).results == [[False, True]] * 2

@@ -14,7 +14,7 @@ from farandole.comm.kernels import Reduction, bfloat16
 from farandole.comm.transport import AnyArray
 from farandole.comm.waiting import spins
 
-__all__ = ["LEAST_BYTES", "Scratch", "goes_at_once", "goes_compiled", "load", "prepare", "reduce_posted", "sum_arrays", "sum_slices"]
+__all__ = ["LEAST_BYTES", "Scratch", "goes_at_once", "goes_compiled", "is_compiled", "load", "prepare", "reduce_posted", "sum_arrays", "sum_slices"]
 
 # Below, a call more or less of the interpreter's is what counts, and no program should wait for the compiler.
 LEAST_BYTES = 1 << 20
@@ -49,9 +49,14 @@ def goes_at_once(array: AnyArray, how: Reduction) -> bool:
     return array.dtype not in _HALVES and goes_compiled(array.nbytes, array.dtype, how)
 
 
+def is_compiled(dtype: np.dtype[Any], how: Reduction) -> bool:
+    """Whether there is a compiled function for such reductions, if numba is installed."""
+    return how.combine == "sum" and dtype in _WORDS
+
+
 def goes_compiled(nbytes: int, dtype: np.dtype[Any], how: Reduction) -> bool:
     """Whether this reduction is one of those that are compiled."""
-    if nbytes < LEAST_BYTES or how.combine != "sum" or dtype not in _WORDS or load()[0] is None:
+    if nbytes < LEAST_BYTES or not is_compiled(dtype, how) or load()[0] is None:
         return False
     return dtype != np.float16 or _has_half()
 

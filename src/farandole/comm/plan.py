@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from farandole.comm.floats import LEAST_BYTES, load, prepare
+from farandole.comm.floats import LEAST_BYTES, is_compiled, load, prepare
 from farandole.comm.join import Announcement
 from farandole.comm.kernels import Reduction
 from farandole.comm.process_sets import SetRuntime
@@ -257,7 +257,7 @@ class GradientPlan:
             if piece.entries:
                 dtype = _dtype(self.entries[piece.entries[0]])
                 sizes[dtype] = max(sizes[dtype], (piece.stop - piece.start) * dtype.itemsize)
-        large = [dtype for dtype, nbytes in sizes.items() if nbytes >= LEAST_BYTES]
+        large = [dtype for dtype, nbytes in sizes.items() if nbytes >= LEAST_BYTES and is_compiled(dtype, self.how)]
         if large and self._two_level.kind != "alone":
             _, problem = load()
             if problem:
