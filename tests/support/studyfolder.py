@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,7 +15,7 @@ from typing import Any
 from farandole.observe import timeline
 from farandole.observe.merge import LIMIT_BYTES
 
-__all__ = ["Shape", "analysis", "large_study", "make_loaders", "make_run", "make_study", "record_timeline", "stand_in_analyse"]
+__all__ = ["Shape", "analysis", "changed", "large_study", "make_loaders", "make_run", "make_study", "record_timeline", "stand_in_analyse"]
 
 ENVIRONMENT = {
     "cpu": "Example 9000 Processor",
@@ -81,6 +81,15 @@ _FILES = {
     "nt3": {"train": ("nt_train2.csv", 591_000_000), "test": ("nt_test2.csv", 148_000_000)},
     "p1b2": {"train": ("P1B2.train.csv", 162_000_000), "test": ("P1B2.test.csv", 55_000_000)},
 }
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The study with its results as `change` leaves them."""
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        change(line)
+    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
 
 
 def make_loaders(

@@ -15,21 +15,13 @@ from farandole.report.figures import Figure
 from farandole.report.groups import BUSY_SHARE
 from farandole.report.loaders_content import loaders_content
 from farandole.report.reading import read_folder
-from studyfolder import Shape, make_loaders, make_run, make_study
+from studyfolder import Shape, changed, make_loaders, make_run, make_study
 
 
 def study(folder: Path, change: Callable[[dict[str, Any]], None] = lambda line: None, **shape: Any) -> Path:
     """On 1 and 2 ranks, three times each, with its results as `change` leaves them."""
     make_study(folder, Shape(**{"ranks": (1, 2), "repeats": 3, "trace": False, "power": "measured-node", "cores": 64, **shape}))
     return changed(folder, change)
-
-
-def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
-    for line in lines:
-        change(line)
-    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
 
 
 def content(folder: Path, other: Path | None = None) -> Content:

@@ -4,11 +4,9 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,16 @@ from farandole.observe.analysis import analyse
 from farandole.report import traces, write_page, write_page_if_possible, write_report
 from farandole.report.runs import command_of
 from farandole.study.importing import import_figures
-from studyfolder import Shape, analysis, large_study, make_run, make_study, record_timeline, stand_in_analyse
+from studyfolder import (
+    Shape,
+    analysis,
+    changed,
+    large_study,
+    make_run,
+    make_study,
+    record_timeline,
+    stand_in_analyse,
+)
 
 OF_A_STUDY = ("time", "efficiency", "energy", "accuracy", "heat", "timeline")
 EMPTY = {"meta", "br", "col", "hr"}
@@ -319,15 +326,6 @@ def test_no_change_is_told_of_joules_that_are_not_above_idle(tmp_path: Path) -> 
     headings = re.findall('data-name="([^"]*)"', table)
     cells = re.findall('<td[^>]* data-v="([^"]*)"', table)
     assert cells[headings.index("above idle, change")] == ""
-
-
-def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """The study with its results as `change` leaves them."""
-    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
-    for line in lines:
-        change(line)
-    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
 
 
 def test_bars_end_at_the_total_that_the_table_has(tmp_path: Path) -> None:
