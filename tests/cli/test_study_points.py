@@ -254,7 +254,8 @@ def test_jobs_typed_again_are_those_without_a_result(tmp_path: Path) -> None:
 
     job = subprocess.Popen(("bash", f"s/scripts/{long}.sbatch"), cwd=tmp_path, start_new_session=True)
     try:
-        assert wait_until((tmp_path / "s" / "points" / long / "console.txt").exists, 30)
+        console = tmp_path / "s" / "points" / long / "console.txt"
+        assert wait_until(lambda: console.exists() and "sleep 60" in console.read_text(), 30)
         job.send_signal(signal.SIGTERM)  # as at a time limit
         assert job.wait(30) == 1
     finally:
