@@ -17,7 +17,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 __all__ = ["ENDING", "EndedBySignal", "ended_with_us", "ends_on"]
@@ -88,10 +88,9 @@ def _end(child: subprocess.Popen[bytes], number: int) -> None:
             _send(child.pid, number)
         else:
             child.send_signal(number)
-        child.wait(_END_S)
-        _end_rest(child.pid)
-    except subprocess.TimeoutExpired:
-        pass
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_END_S)
+            _end_rest(child.pid)
     finally:
         _send(child.pid, signal.SIGKILL)
         child.wait()
