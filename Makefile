@@ -24,7 +24,10 @@ SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 
 NOW := -m "not soak and not more" -rs --durations=15
-NOT_COMPILED := /(tests|testing|_inductor|pygments|networkx|sqlalchemy|pip|setuptools|mypyc|distutils|physics)/
+# What takes long to compile to byte code, in parts that two processes can do at the same time.
+BYTE_COMPILED := torch._dynamo,torch.distributed,farandole.torch tensorflow,pandas jax,dask.dataframe,polars,sklearn.preprocessing,numba,mypy.main
+# Some environments forbid to keep byte code: every rank of every test would compile torch again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-of-ranks test-of-keras test-of-faults test-of-commands test-of-the-rest test-of-examples test-of-mpis test-more test-of-what-was-left-out test-mpis bench soak soak-of-jobs soak-of-checkpoints soak-of-other-faults soak-training lint slurm browser clean
@@ -127,14 +130,14 @@ endef
 export CHECK_PYTHON
 
 # --no-build-isolation: the pinned setuptools builds the package, instead of whichever is newest today.
-# --no-compile, and then compileall: pip would use one core, and compile what nobody imports here.
+# --no-compile: pip would use one core, and compile much that nobody imports here.
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found. Type: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c "$$CHECK_PYTHON"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-compile -c constraints.txt -e ".[torch,keras,tensorflow,jax,mpi,data,loaders,dev]"
-	@$(BIN)/python -m compileall -qq -j 0 -x '$(NOT_COMPILED)' .venv/lib src tests/support || true  # some packages carry templates
+	@echo $(BYTE_COMPILED) | xargs -n1 -P2 sh -c '$(BIN)/python -c "import $$0" 2>/dev/null'
 	@touch $@
 
 # Compiled once, and not by every process of the first tests at the same time.

@@ -128,9 +128,8 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     assert analyse(folder / "timeline.json")["power"][0]["provenance"] == power["total"]["provenance"]
 
 
-@pytest.mark.parametrize(
-    "framework", ["torch", *(pytest.param(name, marks=pytest.mark.more) for name in ("tensorflow", "jax"))]
-)
+@pytest.mark.more  # ranks/test_run_not_finite.py has it within one program
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax"])
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, data: Path, framework: str) -> None:
     options = ["-n", "2", "--framework", framework, "--data-dir", str(data), "--epochs", "4", "--learning_rate", "1e30", "--activation", "linear"]
     options += ["--checkpoint-every", "1steps"]

@@ -52,7 +52,9 @@ def launched(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("ranks", "victim"), [(2, 1), pytest.param(3, 0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("ranks", "victim"), [pytest.param(2, 1, marks=pytest.mark.more), pytest.param(3, 0, marks=pytest.mark.soak)]
+)
 def test_a_training_whose_rank_was_killed_ends_like_an_unbroken_one_bit_for_bit(
     tmp_path: Path, ranks: int, victim: int
 ) -> None:

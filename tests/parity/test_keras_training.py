@@ -137,6 +137,7 @@ def test_ranks_train_with_other_optimizers_too(hvd, kind):
     check_ranks_train_what_one_process_trains(hvd, kind)
 
 
+@pytest.mark.more
 @on_ranks(3, ["torch"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_three_ranks_train_what_one_process_trains(hvd, kind):
@@ -318,6 +319,7 @@ def test_a_train_step_of_one_s_own(hvd):
     assert_same(hvd, model, expected)
 
 
+@pytest.mark.more
 @on_ranks(3, ["torch"])
 def test_a_process_set_trains_while_another_does(hvd):
     check_process_sets(hvd)

@@ -5,7 +5,7 @@ import pytest
 from ranktest import rank_test
 
 
-@rank_test(n=[1, 2], door="torch", timeout=90)
+@rank_test(n=2, door="torch", timeout=90)
 @pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
 def test_a_compiled_model_trains_as_the_plain_one_on_the_whole_batch(hvd, compiler):
     """Both backends trace the model as inductor does, and need no C++ compiler."""

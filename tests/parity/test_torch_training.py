@@ -173,20 +173,6 @@ def test_activation_checkpointing(hvd, use_reentrant):
     compare(hvd, loop)
 
 
-@rank_test(n=[2], door="torch", timeout=120)
-def test_a_compiled_model(hvd):
-    import torch
-
-    def loop(model, optimizer, data):
-        compiled = torch.compile(model, backend="aot_eager")
-        for step in range(2):
-            optimizer.zero_grad()
-            data.loss(compiled, step).backward()
-            optimizer.step()
-
-    compare(hvd, loop)
-
-
 @rank_test(n=[1, 2, 3], door="torch")
 def test_a_model_in_eval_and_evaluation_during_a_step(hvd):
     import torch

@@ -45,12 +45,6 @@ INNER = {
 
 
 def move_data_in_every_way(fd, path):
-    import torch
-
-    import farandole.torch as hvd
-
-    weight = torch.zeros(5, requires_grad=True)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0))
     fd.start_timeline(path)
     fd.grouped_allreduce([np.ones(3), np.ones(4)])
     fd.allgather(np.ones(3))
@@ -58,7 +52,16 @@ def move_data_in_every_way(fd, path):
     fd.broadcast(np.ones(3), 0)
     fd.alltoall(np.ones(4))
     fd.stop_timeline()
-    fd.start_timeline(f"{path}.large")
+
+
+def reduce_much(fd, path):
+    import torch
+
+    import farandole.torch as hvd
+
+    weight = torch.zeros(5, requires_grad=True)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0))
+    fd.start_timeline(path)
     fd.allreduce_(np.ones(1 << 20))
     weight.sum().backward()
     optimizer.step()
@@ -75,8 +78,12 @@ def test_what_an_operation_consists_of_has_horovod_s_names(ranks, tmp_path):
             part = next(span for span in mine if span["name"] == inner)
             whole = next(span for span in mine if span["name"] == outer and span["tid"] == part["tid"])
             assert whole["ts"] <= part["ts"] and part["ts"] + part["dur"] <= whole["ts"] + whole["dur"], (inner, rank)
-    large = names_by_rank(f"{path}.large")
-    assert all({"WAIT_FOR_DATA", "NODE_REDUCE", "MEMCPY_IN_FUSION_BUFFER"} <= names for names in large)
+
+
+def test_what_a_reduction_in_shared_memory_consists_of_has_horovod_s_names(ranks, tmp_path):
+    path = tmp_path / "trace.json"
+    ranks(2, reduce_much, str(path))
+    assert all({"WAIT_FOR_DATA", "NODE_REDUCE", "MEMCPY_IN_FUSION_BUFFER"} <= names for names in names_by_rank(path))
 
 
 def test_what_an_operation_consists_of_is_not_counted_twice(ranks, tmp_path):
