@@ -199,6 +199,7 @@ def test_killed_and_resumed_training_ends_with_the_same_bits(tmp_path: Path, ran
     assert lives[-1], "no kill came after a save"
 
 
+@pytest.mark.more
 def test_a_killed_torch_training_ends_with_the_same_bits(tmp_path: Path) -> None:
     # It kills a rank after 7 steps, and saves in the background every 2: the second one has waited for the first.
     lives = survive(tmp_path, TORCH, 2, kills=1, seed=15)

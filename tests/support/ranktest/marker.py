@@ -48,8 +48,8 @@ def rank_test(
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Run the function on `n` ranks; its first argument is the initialised door, the rest come from parametrize.
 
-    With `backends`, once for each of Keras' backends named; those in `more` are marked so, and so is torch on 3 ranks where there are 2
-    as well: three such ranks on two cores take as long as all others. Functions with the same `n`, `door`, backend and `env`
+    With `backends`, once for each of Keras' backends named; those in `more` are marked so, and so is torch on 3 ranks where there are
+    fewer as well: three such ranks on two cores take as long as all others. Functions with the same `n`, `door`, backend and `env`
     share a launch, whichever files they are in. One that makes no progress for `timeout` seconds is killed and named.
     """
     counts = [n] if isinstance(n, int) else list(n)
@@ -70,7 +70,7 @@ def rank_test(
         item.rank_body = body  # type: ignore[attr-defined]
         item.rank_spec = RankSpec(body=body, door=door, env=env or {}, timeout_s=timeout)  # type: ignore[attr-defined]
         # The harness has its own limits, and the first test of a batch pays for the whole launch.
-        slow = [3] if door == "torch" and 2 in counts else []
+        slow = [3] if door == "torch" and len(counts) > 1 else []
         marks = [pytest.mark.timeout(0), pytest.mark.parametrize("n", _marked(counts, slow), ids=lambda count: f"n{count}")]
         if backends:
             marks.append(pytest.mark.parametrize("backend", _marked(backends, more)))
