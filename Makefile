@@ -14,8 +14,7 @@ OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
 COMPILED := $(addprefix .venv/.compiled-,float16 float32 float64 reader)
 RANK_TESTS := tests/ranks tests/parity
 KERAS_TESTS := $(wildcard $(foreach name,keras tensorflow run_not_finite,tests/ranks/test_$(name)*.py tests/parity/test_$(name)*.py))
-FAULT_TESTS := tests/faults
-HOST_TESTS := tests/hosts tests/slurm
+WAITING_TESTS := tests/faults tests/hosts tests/slurm
 REPEATED_JOBS := tests/faults/test_soak.py
 CHECKPOINT_KILLS := tests/faults/test_checkpoint_kills.py
 SHOWN_TESTS := tests/cli/test_examples.py tests/browser
@@ -31,7 +30,7 @@ BYTE_COMPILED := torch._dynamo,torch.distributed,farandole.torch tensorflow,pand
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-of-ranks test-of-keras test-of-faults test-of-hosts test-of-commands test-of-the-rest test-of-examples test-of-all-else test-of-mpis test-more test-of-what-was-left-out test-mpis bench soak soak-of-jobs soak-of-checkpoints soak-of-other-faults soak-training lint slurm browser clean
+.PHONY: help demo test test-of-ranks test-of-keras test-of-faults test-of-commands test-of-the-rest test-of-examples test-of-mpis test-more test-of-what-was-left-out test-mpis bench soak soak-of-jobs soak-of-checkpoints soak-of-other-faults soak-training lint slurm browser clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,14 +40,10 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 	OMP_NUM_THREADS=1 $(BIN)/farandole study studies/demo.toml --out out/demo
 	@echo "timelines $$(echo out/demo/points/*/timeline.json) (open at https://ui.perfetto.dev)"
 
-# Ranks on several hosts mostly wait, for each other and for Slurm: two others at a time go on meanwhile, the longest first, so that
-# the last ones end together. More of those starve each other's ranks on two cores, and take as long in all.
+# Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile. The longest come first, so that
+# the last ones end together. Three at a time starve each other's ranks on two cores, and take as long in all.
 test: $(READY) ## ruff, mypy and the tests
-	@$(MAKE) --no-print-directory -j2 $(COMPILED)
-	@$(MAKE) --no-print-directory -j2 -Otarget test-of-hosts test-of-all-else
-
-test-of-all-else:
-	@MAKEFLAGS= $(MAKE) --no-print-directory -j2 -Otarget test-of-ranks test-of-the-rest test-of-faults test-of-commands test-of-keras test-of-examples lint
+	@$(MAKE) --no-print-directory -j2 -Otarget test-of-ranks test-of-faults test-of-the-rest test-of-commands test-of-keras test-of-examples lint
 
 test-more: $(READY) ## tests that are left out there: other MPI libraries, Keras on TensorFlow and JAX, slow repetitions
 	@$(MAKE) --no-print-directory -j2 -Otarget test-of-what-was-left-out test-of-mpis
@@ -69,10 +64,7 @@ test-of-mpis: $(OTHER_MPIS_READY) $(COMPILED)
 	done
 
 test-of-faults: $(COMPILED)
-	$(BIN)/python -m pytest $(NOW) $(FAULT_TESTS)
-
-test-of-hosts: $(COMPILED)
-	$(BIN)/python -m pytest $(NOW) $(HOST_TESTS)
+	$(BIN)/python -m pytest $(NOW) $(WAITING_TESTS)
 
 test-of-examples: $(COMPILED)
 	$(BIN)/python -m pytest $(NOW) $(SHOWN_TESTS)
@@ -81,7 +73,7 @@ test-of-commands: $(COMPILED)
 	$(BIN)/python -m pytest $(NOW) tests/cli $(SHOWN_TESTS:%=--ignore=%)
 
 test-of-the-rest: $(COMPILED)
-	$(BIN)/python -m pytest $(NOW) $(patsubst %,--ignore=%,$(RANK_TESTS) $(FAULT_TESTS) $(HOST_TESTS) $(SHOWN_TESTS) tests/cli tests/mpis)
+	$(BIN)/python -m pytest $(NOW) $(patsubst %,--ignore=%,$(RANK_TESTS) $(WAITING_TESTS) $(SHOWN_TESTS) tests/cli tests/mpis)
 
 test-mpis: $(READY) $(OTHER_MPIS_READY) ## the tests of ranks and faults on MPICH, Open MPI and Intel MPI
 	@for venv in .venv $(OTHER_MPIS:%=.venv-%); do \

@@ -310,6 +310,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path, word
     assert told in run.stderr and "Traceback" not in run.stderr
 
 
+@pytest.mark.more
 def test_too_large_a_batch_is_refused_once(tmp_path: Path, data: Path) -> None:
     run = farandole(
         "run", "nt3", "-n", "2", "--data-dir", str(data), *SMALL, "--batch-size", "30", "--parallel", "steps", cwd=tmp_path

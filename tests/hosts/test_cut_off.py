@@ -34,6 +34,7 @@ for step in range(1_000_000):
 """
 
 
+@pytest.mark.more  # eight ranks of torch, which train until it is noticed
 @pytest.mark.timeout(400)
 def test_a_host_that_is_cut_off_is_named_and_every_rank_ends(
     make_hosts: Callable[..., Network], tmp_path: Path

@@ -20,7 +20,7 @@ KINDS = ["sgd", "momentum", "adam", "rmsprop", "lars", "clipped", "accumulated"]
 
 
 def on_ranks(n, backends=BACKENDS):
-    return rank_test(n=n, door="keras", env=ENV, backends=backends, more=("jax",), timeout=90)
+    return rank_test(n=n, door="keras", env=ENV, backends=backends, more=("tensorflow", "jax"), timeout=90)
 
 
 def data(rank=0, size=1):

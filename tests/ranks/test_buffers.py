@@ -114,7 +114,7 @@ def test_training_goes_on_after_an_end_where_mpi_reduces_between_nodes():
     assert run_ranks(2, ON_NODES, env=env).results == [6, 6]
 
 
-@rank_test(n=3, timeout=90)
+@rank_test(n=2, timeout=90)
 def test_plans_can_be_made_and_dropped_all_day(hvd):
     from mpi4py import MPI
 
