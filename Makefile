@@ -45,7 +45,7 @@ demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our rea
 test: $(READY) ## ruff, mypy and the tests
 	@$(MAKE) --no-print-directory -j2 -Otarget test-of-ranks test-of-faults test-of-the-rest test-of-commands test-of-keras test-of-examples lint
 
-test-more: $(READY) ## tests that are left out there: other MPI libraries, Keras on TensorFlow and JAX, slow repetitions
+test-more: $(READY) ## tests that are left out there: other MPI libraries, Keras on TensorFlow and JAX, torch on three ranks, slow repetitions
 	@$(MAKE) --no-print-directory -j2 -Otarget test-of-what-was-left-out test-of-mpis
 
 test-of-what-was-left-out: $(COMPILED)
