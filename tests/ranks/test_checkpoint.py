@@ -5,18 +5,13 @@ import errno
 import os
 import random
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ranktest import rank_test, run_ranks
-
-
-def shared_folder(fd) -> Path:
-    return Path(fd.broadcast_object(tempfile.mkdtemp(prefix="farandole-test-") if fd.rank() == 0 else None))
+from ranktest import rank_test, run_ranks, shared_folder
 
 
 def quiet():
@@ -60,7 +55,6 @@ def test_every_rank_goes_on_where_it_was(fd, background):
         assert state["w"].tolist() == [0, 1, 2, 3, 4]
         assert (mine["seen"], mine["window"].tolist()) == ([fd.rank()], [fd.rank()] * 2)
         assert [random.random(), np.random.rand(), generator.random()] == expected
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2, 3])
@@ -70,7 +64,6 @@ def test_nothing_to_go_on_from(fd):
     folder = shared_folder(fd)
     with Checkpointer(folder / "a" / "b", {}, when=quiet()) as checkpointer:
         assert checkpointer.restore() is None
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2])
@@ -87,7 +80,6 @@ def test_all_ranks_use_the_one_before_a_damaged_one(fd):
             (folder / "00000002-step-2" / "state.json").write_text("{}")
         assert checkpointer.restore().step == 1
         assert state == {"value": 1}
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2])
@@ -114,7 +106,6 @@ def test_a_save_that_fails_fails_on_every_rank_and_the_next_works(fd, background
         assert "No space left on device" in told
         checkpointer.save()
         assert checkpointer.restore() is not None
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2])
@@ -125,7 +116,6 @@ def test_a_state_that_cannot_be_kept_is_named_on_every_rank(fd, background):
     folder = shared_folder(fd)
     with Checkpointer(folder, {"state": {"seen": {1, 2}}}, when=quiet()) as checkpointer:
         assert "state/seen is a set" in message(checkpointer.async_save if background else checkpointer.save)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2])
@@ -146,7 +136,6 @@ def test_a_save_in_the_background_that_fails_is_told_by_the_next_steps(fd):
 
         assert "the save in the background has failed: IndexError" in message(trains)
         checkpointer.step()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2])
@@ -176,7 +165,6 @@ def test_no_rank_waits_for_a_first_one_that_fails(fd):
             Store.newest = newest
     finally:
         store.entries = before
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2])
@@ -187,7 +175,6 @@ def test_a_second_job_is_refused_on_every_rank(fd):
     with Checkpointer(folder, {}, when=quiet()):
         assert f"writes checkpoints to {folder} already" in message(lambda: Checkpointer(folder, {}, when=quiet()))
     Checkpointer(folder, {}, when=quiet()).close()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2])
@@ -204,7 +191,6 @@ def test_a_training_from_the_start_does_not_push_out_another_s_checkpoints(fd):
     with Checkpointer(folder, {"a": {}}, when=quiet()) as checkpointer:
         checkpointer.restore()
         checkpointer.save()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2])
@@ -216,7 +202,6 @@ def test_a_part_the_checkpoint_lacks_is_named(fd):
         checkpointer.save()
     with Checkpointer(folder, {"a": {}, "c": {}}, when=quiet()) as checkpointer:
         assert "it has no 'c', only a, b" in message(checkpointer.restore)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=3)
@@ -233,8 +218,6 @@ def test_sets_of_ranks_have_checkpoints_of_their_own(fd):
             assert checkpointer.restore().ranks == 2
         assert state["value"] == 1
     fd.remove_process_set(pair)
-    if fd.rank() == 0:
-        shutil.rmtree(folder)
 
 
 @rank_test(n=2)
@@ -261,7 +244,6 @@ def test_steps_epochs_and_seconds(fd):
     assert len(saved(When(seconds=0.03, signals=False))) >= 2
     assert saved(quiet()) == []
     fd.barrier()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def save_on(fd, folder):

@@ -1,25 +1,15 @@
 """Trainings with fit() go on bit for bit, from the end of an epoch or the middle of one, on each of Keras' backends."""
 
-import contextlib
-import shutil
-import tempfile
 
 import numpy as np
 import pytest
 
 from kerasmodels import on_two
+from ranktest import shared_folder
 
 EPOCHS = 4
 AT_ENDS = [({"epochs": 1}, True, (2, 0)), ({"steps": 4}, False, (1, 4))]
 """The second is saved after the last step of an epoch and before its end."""
-
-
-@contextlib.contextmanager
-def shared_folder(hvd):
-    folder = hvd.broadcast_object(tempfile.mkdtemp(prefix="farandole-test-") if hvd.rank() == 0 else None)
-    yield folder  # after a failure the ranks may not be all here
-    hvd.barrier()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def made(hvd, patience=50, passes=1):
@@ -129,17 +119,17 @@ def test_gradients_that_are_being_added_up_are_each_rank_s_own(hvd):
 
 @on_two(["torch"])
 def test_a_training_goes_on_that_steps_after_more_batches(hvd):
-    with shared_folder(hvd) as folder:
-        for passes, counted in ((1, 16), (2, 32), (4, 64), (1, 16)):
-            model, _ = made(hvd, passes=passes)
-            checkpointer = hvd.checkpoint.Checkpointer(folder, model, when=quiet(hvd))
-            first = checkpointer.restore()
-            if first == 0:
-                fit(hvd, model, [checkpointer])
-            else:
-                checkpointer.save()
-                checkpointer.close()
-            assert int(model.optimizer._iterations) == counted
+    folder = shared_folder(hvd)
+    for passes, counted in ((1, 16), (2, 32), (4, 64), (1, 16)):
+        model, _ = made(hvd, passes=passes)
+        checkpointer = hvd.checkpoint.Checkpointer(folder, model, when=quiet(hvd))
+        first = checkpointer.restore()
+        if first == 0:
+            fit(hvd, model, [checkpointer])
+        else:
+            checkpointer.save()
+            checkpointer.close()
+        assert int(model.optimizer._iterations) == counted
 
 
 @on_two(["torch"])
@@ -161,11 +151,11 @@ def test_the_best_by_validation_is_kept_whenever_else_saves_are_made(hvd):
         hvd.barrier()
         return [(e.step, metric in load_manifest(e).metrics) for e in entries(checkpointer._checkpointer.folder)]
 
-    with shared_folder(hvd) as folder:
-        found = saved(folder, "val_loss")
-        assert found[-1] == (9, False) and found[0][0] in (4, 8) and found[0][1] and len(found) == 2
-    with shared_folder(hvd) as folder, pytest.raises(SettingsError, match="val_nothing"):
-        saved(folder, "val_nothing")
+    folder = shared_folder(hvd)
+    found = saved(folder, "val_loss")
+    assert found[-1] == (9, False) and found[0][0] in (4, 8) and found[0][1] and len(found) == 2
+    with pytest.raises(SettingsError, match="val_nothing"):
+        saved(shared_folder(hvd), "val_nothing")
 
 
 @on_two(["torch"])
@@ -177,15 +167,15 @@ def test_what_callbacks_know_by_number_comes_back(hvd):
             super().__init__()
             self.seen = by_epoch
 
-    with shared_folder(hvd) as folder:
-        for begin in ({1: 0.5, (2, 3): "x"}, {}):
-            model, _ = made(hvd)
-            knowing = Knowing(begin)
-            checkpointer = hvd.checkpoint.Checkpointer(folder, model, callbacks=[knowing], when=quiet(hvd))
-            checkpointer.restore()
-            checkpointer.save()
-            checkpointer.close()
-        assert knowing.seen == {1: 0.5, (2, 3): "x"}
+    folder = shared_folder(hvd)
+    for begin in ({1: 0.5, (2, 3): "x"}, {}):
+        model, _ = made(hvd)
+        knowing = Knowing(begin)
+        checkpointer = hvd.checkpoint.Checkpointer(folder, model, callbacks=[knowing], when=quiet(hvd))
+        checkpointer.restore()
+        checkpointer.save()
+        checkpointer.close()
+    assert knowing.seen == {1: 0.5, (2, 3): "x"}
 
 
 def goes_on_bit_for_bit(hvd, when, background, at, passes=1, at_hand=False):
@@ -193,34 +183,34 @@ def goes_on_bit_for_bit(hvd, when, background, at, passes=1, at_hand=False):
     when = hvd.checkpoint.When(**when, signals=False)
     unbroken, callbacks = made(hvd, passes=passes)
     losses = fit(hvd, unbroken, callbacks, at_hand=at_hand)
-    with shared_folder(hvd) as folder:
-        broken, knowing = made(hvd, passes=passes)
-        checkpointer = hvd.checkpoint.Checkpointer(folder, broken, callbacks=knowing, when=when, background=background)
-        assert checkpointer.restore() == 0
-        with pytest.raises(Interrupted):
-            fit(hvd, broken, [*knowing, checkpointer, interruption(11)], at_hand=at_hand)
-        checkpointer.close()
+    folder = shared_folder(hvd)
+    broken, knowing = made(hvd, passes=passes)
+    checkpointer = hvd.checkpoint.Checkpointer(folder, broken, callbacks=knowing, when=when, background=background)
+    assert checkpointer.restore() == 0
+    with pytest.raises(Interrupted):
+        fit(hvd, broken, [*knowing, checkpointer, interruption(11)], at_hand=at_hand)
+    checkpointer.close()
 
-        resumed, knowing = made(hvd, passes=passes)
-        checkpointer = hvd.checkpoint.Checkpointer(folder, resumed, callbacks=knowing, when=when, background=background)
-        first = checkpointer.restore()
-        assert (first, checkpointer.progress.step_in_epoch) == at
-        assert fit(hvd, resumed, [*knowing, checkpointer], first, at_hand) == losses[first:]
-        assert bits(resumed, knowing) == bits(unbroken, callbacks)
-        assert checkpointer.progress.step == 4 * EPOCHS
+    resumed, knowing = made(hvd, passes=passes)
+    checkpointer = hvd.checkpoint.Checkpointer(folder, resumed, callbacks=knowing, when=when, background=background)
+    first = checkpointer.restore()
+    assert (first, checkpointer.progress.step_in_epoch) == at
+    assert fit(hvd, resumed, [*knowing, checkpointer], first, at_hand) == losses[first:]
+    assert bits(resumed, knowing) == bits(unbroken, callbacks)
+    assert checkpointer.progress.step == 4 * EPOCHS
 
 
 @on_two(["torch"])
 def test_a_training_that_was_ended_by_a_callback_stays_ended(hvd):
-    with shared_folder(hvd) as folder:
-        for life in range(2):
-            model, knowing = made(hvd, patience=1)
-            checkpointer = hvd.checkpoint.Checkpointer(folder, model, callbacks=knowing, when=quiet(hvd))
-            trained = fit(hvd, model, [*knowing, checkpointer], checkpointer.restore())
-            if life == 0:
-                assert 0 < len(trained) < EPOCHS
-                before = bits(model, knowing)[0]
-        assert trained == [] and bits(model, knowing)[0] == before
+    folder = shared_folder(hvd)
+    for life in range(2):
+        model, knowing = made(hvd, patience=1)
+        checkpointer = hvd.checkpoint.Checkpointer(folder, model, callbacks=knowing, when=quiet(hvd))
+        trained = fit(hvd, model, [*knowing, checkpointer], checkpointer.restore())
+        if life == 0:
+            assert 0 < len(trained) < EPOCHS
+            before = bits(model, knowing)[0]
+    assert trained == [] and bits(model, knowing)[0] == before
 
 
 @on_two(["torch"])
@@ -229,24 +219,24 @@ def test_what_does_not_fit_is_said(hvd):
 
     from farandole.errors import CheckpointError, SettingsError
 
-    with shared_folder(hvd) as folder:
-        model, knowing = made(hvd)
-        with pytest.raises(SettingsError, match="call compile"):
-            hvd.checkpoint.Checkpointer(folder, keras.Sequential([keras.Input((8,))]))
-        checkpointer = hvd.checkpoint.Checkpointer(folder, model, when=quiet(hvd))
-        fit(hvd, model, [checkpointer], checkpointer.restore())
-        with pytest.raises(SettingsError, match="one fit"):
-            fit(hvd, model, [checkpointer])
+    folder = shared_folder(hvd)
+    model, knowing = made(hvd)
+    with pytest.raises(SettingsError, match="call compile"):
+        hvd.checkpoint.Checkpointer(folder, keras.Sequential([keras.Input((8,))]))
+    checkpointer = hvd.checkpoint.Checkpointer(folder, model, when=quiet(hvd))
+    fit(hvd, model, [checkpointer], checkpointer.restore())
+    with pytest.raises(SettingsError, match="one fit"):
+        fit(hvd, model, [checkpointer])
 
-        checkpointer = hvd.checkpoint.Checkpointer(folder, model, when=quiet(hvd))
+    checkpointer = hvd.checkpoint.Checkpointer(folder, model, when=quiet(hvd))
+    checkpointer.restore()
+    with pytest.raises(SettingsError, match=f"begins with epoch 0, the checkpoint with {EPOCHS}"):
+        fit(hvd, model, [checkpointer])
+    checkpointer.close()
+
+    wider = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    wider.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    checkpointer = hvd.checkpoint.Checkpointer(folder, wider, callbacks=knowing)
+    with pytest.raises(CheckpointError, match=r"float32 \[8, 16\] in the checkpoint"):
         checkpointer.restore()
-        with pytest.raises(SettingsError, match=f"begins with epoch 0, the checkpoint with {EPOCHS}"):
-            fit(hvd, model, [checkpointer])
-        checkpointer.close()
-
-        wider = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
-        wider.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
-        checkpointer = hvd.checkpoint.Checkpointer(folder, wider, callbacks=knowing)
-        with pytest.raises(CheckpointError, match=r"float32 \[8, 16\] in the checkpoint"):
-            checkpointer.restore()
-        checkpointer.close()
+    checkpointer.close()

@@ -1,36 +1,27 @@
 """Ranks that read one file: one parse and one copy on each node, the same numbers everywhere."""
 
 import gzip
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ranktest import rank_test, run_ranks
+from ranktest import rank_test, run_ranks, shared_folder
 
 ROWS, GENES = 500, 3000
 
 
 def a_table(fd, suffix=".csv", rows=ROWS):
     """A file that rank 0 makes, and what it holds: a label and some numbers a row."""
-    folder = fd.broadcast_object(tempfile.mkdtemp(prefix="farandole-test-"), 0)
+    folder = shared_folder(fd)
     values = np.random.default_rng(3).integers(-9999, 9999, (rows, GENES)) / 8
-    path = Path(folder) / f"table{suffix}"
+    path = folder / f"table{suffix}"
     if fd.rank() == 0:
         lines = [f"{row % 2}," + ",".join(map(repr, line)) for row, line in enumerate(values.tolist())]
         text = "\n".join(lines).encode()
         path.write_bytes(gzip.compress(text, 1) if suffix.endswith(".gz") else text)
     fd.barrier()
     return path, values.astype(np.float32)
-
-
-def remove(fd, path):
-    import shutil
-
-    fd.barrier()
-    if fd.rank() == 0:
-        shutil.rmtree(path.parent)
 
 
 def mapping_of(array):
@@ -61,7 +52,6 @@ def test_ranks_share_one_copy_and_change_only_their_own(fd, suffix):
     fd.barrier()
     assert (table.values[5, :10] == fd.rank()).all()
     assert np.array_equal(table.values[6:], expected[6:])
-    remove(fd, path)
 
 
 @rank_test(n=[2, 3])
@@ -85,7 +75,6 @@ def test_the_ranks_of_a_node_parse_each_block_once(fd):
     everything = sorted(start for taken_there in of_all for start in taken_there)
     assert len(everything) == len(set(everything)) > 50
     assert all(taken_there for taken_there in of_all)
-    remove(fd, path)
 
 
 @rank_test(n=[2, 3])
@@ -103,7 +92,6 @@ def test_a_cache_file_is_written_once_and_mapped_by_all(fd):
     table.values[:] = -1
     fd.barrier()
     assert np.array_equal(read_matrix(path, columns=[0]).values, expected)
-    remove(fd, path)
 
 
 @rank_test(n=[2, 3])
@@ -129,7 +117,6 @@ def test_every_rank_gets_the_error_and_the_engine_lives_on(fd):
         assert np.array_equal(read_matrix(path, columns=[0], together=False, cache=False).values, expected)
     assert np.array_equal(read_matrix(path, columns=[0], cache=False).values, expected)
     assert fd.allreduce(np.ones(3), op=fd.Sum).tolist() == [fd.size()] * 3
-    remove(fd, path)
 
 
 @rank_test(n=[1, 2, 3])
@@ -146,7 +133,6 @@ def test_a_shard_is_this_ranks_rows(fd, suffix):
         assert max(len(v) for v, _ in shards) - min(len(v) for v, _ in shards) <= 1
         if not cached:
             read_matrix(path, columns=[0], cache=path.parent)
-    remove(fd, path)
 
 
 NODES = """

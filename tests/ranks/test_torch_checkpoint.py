@@ -1,17 +1,10 @@
 """Checkpoints of a training with PyTorch."""
 
-import shutil
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
-from ranktest import rank_test
-
-
-def shared_folder(hvd) -> Path:
-    return Path(hvd.broadcast_object(tempfile.mkdtemp(prefix="farandole-test-") if hvd.rank() == 0 else None))
+from ranktest import rank_test, shared_folder
 
 
 def make(hvd, seed, optimizer="adamw", schedule="multistep"):
@@ -97,7 +90,6 @@ def test_training_goes_on_bit_for_bit(hvd, optimizer, schedule, background):
     with hvd.checkpoint.Checkpointer(folder, when=when, **named) as checkpointer:
         checkpointer.restore()
         assert (train(model, optim, scheduler, 4), everything(model, optim, scheduler)) == expected
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2], door="torch")
@@ -127,7 +119,6 @@ def test_saves_in_the_background_hold_one_moment_of_a_training_that_goes_on(hvd)
                 assert np.array_equal(read(folder)["model"]["weight"], wanted.numpy())
             assert not torch.equal(wanted, model.weight)
     hvd.barrier()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2], door="torch")
@@ -153,7 +144,6 @@ def test_weights_changed_behind_the_optimizer_s_back_are_no_checkpoint(hvd):
         with pytest.raises(CheckpointError, match=r"model/weight was changed between async_save\(\) and"):
             checkpointer.wait()
         assert checkpointer.restore() is None
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2], door="torch")
@@ -181,7 +171,6 @@ def test_gradients_on_their_way_are_not_lost(hvd):
             checkpointer.step()
         optimizer.drain()
         checkpointer.save()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=[1, 2], door="torch")
@@ -214,7 +203,6 @@ def test_a_checkpoint_of_another_model_says_which_arrays_differ(hvd):
         "  optimizer: its groups have [4] parameters in the checkpoint, [3] in the optimizer",
     ]
     assert other[0].weight.tolist() == before, "nothing was loaded"
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=2, door="torch")
@@ -251,7 +239,6 @@ def test_scaler_generator_values_and_types_come_back(hvd):
         found = again["model"].state_dict()[name]
         assert found.dtype == buffer.dtype
         assert torch.equal(found.to(torch.complex64), buffer.to(torch.complex64)), name
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @rank_test(n=1, door="torch")

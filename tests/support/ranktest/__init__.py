@@ -4,8 +4,9 @@
 `run_ranks` runs a whole script. CONTRIBUTING.md shows each.
 """
 
+from ranktest.folder import shared_folder
 from ranktest.job import RanksFailed, RanksHang
 from ranktest.marker import rank_test
 from ranktest.scripts import RanksResult, run_ranks
 
-__all__ = ["RanksFailed", "RanksHang", "RanksResult", "rank_test", "run_ranks"]
+__all__ = ["RanksFailed", "RanksHang", "RanksResult", "rank_test", "run_ranks", "shared_folder"]
