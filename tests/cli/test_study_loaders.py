@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,12 +14,14 @@ import pytest
 
 from farandole.comm.watchdog import alive
 from farandole.data.make import make
+from farandole.launch.processes import descendants
 from farandole.study import loaders
 from farandole.study.folder import StudyFolder
 from farandole.study.loaders import LoaderStudy
 from farandole.study.loaders_plan import plan_text
 from farandole.study.pages import forget_pages, held_share
 from farandole.study.running import summary
+from ranktest.processes import wait_until
 from studycommand import children, farandole, stopped
 
 pytest.importorskip("numba")
@@ -176,7 +179,8 @@ def test_a_folder_of_something_else_is_refused_before_files_are_made(tmp_path: P
     assert (tmp_path / "study.json").read_text() == content and not (tmp_path / "data").exists()
 
 
-def test_ctrl_c_keeps_what_there_is_and_ends_every_process(tmp_path: Path, data: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_what_there_is_and_ends_every_process(tmp_path: Path, data: Path, number: int) -> None:
     words = ("nt3", "--data-dir", str(data), "--loaders", "pandas", "--ranks", "1", "--repeats", "500")
     nursery: list[int] = []
 
@@ -184,8 +188,8 @@ def test_ctrl_c_keeps_what_there_is_and_ends_every_process(tmp_path: Path, data:
         nursery[:] = children(pid) if (tmp_path / "study.json").exists() else []
         return bool(nursery)
 
-    code, said = stopped("study", "loaders", *words, "--out", str(tmp_path), cwd=tmp_path, when=reading)
-    assert code == 130
+    code, said = stopped("study", "loaders", *words, "--out", str(tmp_path), cwd=tmp_path, when=reading, number=number)
+    assert code == 128 + number
     assert "type the same again to go on" in said
     # One that was just being started is not waited for: it ends when it finds its input closed.
     deadline = time.monotonic() + 30
@@ -193,6 +197,30 @@ def test_ctrl_c_keeps_what_there_is_and_ends_every_process(tmp_path: Path, data:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
     assert all(result["status"] == "ok" for result in results(tmp_path))
+
+
+def test_a_reading_ends_with_a_study_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("1.5,2.5\n" * 5_000_000)
+    turn = {"method": "pandas", "path": "t.csv", "columns": [], "header": False, "delimiter": ",", "na": [], "cache": ""}
+    script = f"from farandole.study.nursery import Nursery, Turn\nNursery('pandas').measure(Turn(**{turn}, cold=False), 2, 100)"
+    study = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path)
+    readers: list[int] = []
+
+    def all_read() -> bool:
+        readers[:] = descendants(study.pid)
+        return len(readers) == 3  # the nursery comes first
+
+    try:
+        assert wait_until(all_read, 60)
+        for reader in readers[1:]:
+            os.kill(reader, signal.SIGSTOP)  # a reading that would not end by itself
+    finally:
+        study.kill()
+        study.wait()
+    ended = wait_until(lambda: not any(alive(pid) for pid in readers), 20)
+    for pid in filter(alive, readers):
+        os.kill(pid, signal.SIGKILL)
+    assert ended
 
 
 def test_forgotten_pages_are_gone_until_they_are_read(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ def farandole(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def stopped(*words: str, cwd: Path, when: Callable[[int], bool]) -> tuple[int, str]:
-    """Ctrl-C once `when`, asked with the process's id, is true: the exit code and what was said."""
+def stopped(*words: str, cwd: Path, when: Callable[[int], bool], number: int = signal.SIGINT) -> tuple[int, str]:
+    """A signal, Ctrl-C's, once `when`, asked with the process's id, is true: the exit code and what was said."""
     process = subprocess.Popen(
         [sys.executable, "-m", "farandole", *words], cwd=cwd, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
         start_new_session=True,
@@ -33,7 +33,7 @@ def stopped(*words: str, cwd: Path, when: Callable[[int], bool]) -> tuple[int, s
         while not when(process.pid):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, number)
         _, said = process.communicate(timeout=60)
     finally:
         if process.poll() is None:

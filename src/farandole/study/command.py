@@ -48,7 +48,7 @@ A study that was stopped goes on where it was when typed again: points are known
 _LOADERS_EXAMPLES = """\
 examples:
   farandole study loaders nt3                                   small files, made for it; a minute
-  farandole study loaders nt3 p1b1 p1b2 p1b3 --preset paper     files of full size (2.2 GB); an hour
+  farandole study loaders nt3 p1b1 p1b2 p1b3 --preset paper     files of full size (2.2 GB); hours, most for dask
   farandole study loaders nt3 --preset paper --dry-run          what it would read, how much, and how long that takes
   farandole study loaders nt3 --data-dir data --loaders pandas,fast --ranks 1,4 --repeats 3
 
@@ -220,17 +220,17 @@ def _loaders(options: argparse.Namespace) -> int:
 
 
 def measure_loaders(study: LoaderStudy, *, for_programs: bool = False) -> int:
+    from farandole.study.ending import ENDING, EndedBySignal, ends_on, say_stopped
     from farandole.study.folder import StudyFolder
     from farandole.study.loaders import run
     from farandole.study.running import as_json, summary
 
     folder = StudyFolder(study.out)
     try:
-        with folder.locked():
+        with folder.locked(), ends_on(*ENDING):
             code = run(study, folder, sys.argv[1:])
-    except KeyboardInterrupt:
-        print(f"farandole: stopped; type the same again to go on, {study.out} has what there is.", file=sys.stderr)
-        return 130
+    except (KeyboardInterrupt, EndedBySignal) as by:
+        return say_stopped(by, folder.path)
     told = summary(folder)  # with the page, which is written either way
     print(as_json(folder) if for_programs else told)
     return code

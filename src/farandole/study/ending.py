@@ -15,12 +15,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
-__all__ = ["ENDING", "EndedBySignal", "ended_with_us", "ends_on"]
+__all__ = ["ENDING", "EndedBySignal", "ended_with_us", "ends_on", "say_stopped"]
 
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _END_S = 15.0
@@ -36,6 +38,13 @@ class EndedBySignal(SystemExit):
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
         self.number = number
+
+
+def say_stopped(by: KeyboardInterrupt | EndedBySignal, folder: Path) -> int:
+    """How to go on with the study in `folder`; the exit code."""
+    number = by.number if isinstance(by, EndedBySignal) else signal.SIGINT
+    print(f"\nfarandole: stopped; type the same again to go on, {folder} has what there is.", file=sys.stderr)
+    return 128 + number
 
 
 @contextmanager

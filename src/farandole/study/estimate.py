@@ -28,13 +28,13 @@ _LOAD_S_A_MB = {"pandas": 0.12, "pandas-chunked": 0.05, "dask": 0.1}
 """Of other loaders a tenth of the slowest is assumed."""
 _READING_S = 1.0
 """Processes begin, and a library is warmed up."""
-_READ_S_A_MB = {"fast": 0.003, "others": 0.04}
-"""In a study of loaders, which reads files of any width; good for a factor of 3."""
+_READ_S_A_MB = {"fast": 0.003, "dask": 1.0, "others": 0.04}
+"""In a study of loaders, which reads files of any width; good for a factor of 3. Dask is that slow with wide ones alone."""
 
 
 def reading_s(method: str, ranks: int, size: int) -> float:
     """About how long a reading of a file takes, `ranks` at once; `size` in bytes."""
-    cost = _READ_S_A_MB["fast" if method.startswith("fast") else "others"]
+    cost = _READ_S_A_MB.get(method.partition("-")[0], _READ_S_A_MB["others"])
     return _READING_S + max(1.0, ranks / usable_cores()) * cost * size / 1e6
 
 

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from farandole.data.loaders import library, load
+from farandole.launch.processes import die_with_parent
 from farandole.study.machine_time import process_cpu_s
 from farandole.study.turn import CACHED, STORING, Figures, Taken, Turn, combined, take
 
@@ -63,7 +64,7 @@ class Nursery:
 
     def __init__(self, method: str) -> None:
         words = [sys.executable, "-m", "farandole.study.nursery", method]
-        # Its own session: Ctrl-C reaches the study, which ends it.
+        # Its own session: Ctrl-C reaches the study, which ends it; without the study the kernel does.
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
         )
@@ -109,6 +110,7 @@ class Nursery:
 
 
 def main(method: str) -> None:
+    die_with_parent()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is not an answer
     with contextlib.suppress(Exception):  # children will meet the same, and tell
@@ -153,6 +155,7 @@ def _prepared(turn: Turn, limit_s: float) -> str | None:
 
 
 def _prepare(turn: Turn, answer: Any) -> None:
+    die_with_parent()
     try:
         answer.send(turn.prepare())
     except Exception as error:  # the reason goes into the results, whatever it is
@@ -165,6 +168,7 @@ def _told(error: Exception) -> str:
 
 
 def _child(turn: Turn, barrier: Any, answer: Any, limit_s: float) -> None:
+    die_with_parent()
     try:
         warm(turn.method)
         answer.send(take(turn, lambda: barrier.wait(limit_s)))

@@ -135,6 +135,7 @@ def _loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
 
 
 def _perform(study: StudySettings, options: argparse.Namespace) -> int:
+    from farandole.study.ending import EndedBySignal, say_stopped
     from farandole.study.folder import StudyFolder
     from farandole.study.running import plan_text, run_study
 
@@ -153,9 +154,8 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
             if job is not None:
                 return _submit(study, folder, job)
             code = run_study(study, folder, command=sys.argv[1:], power=options.power)
-    except KeyboardInterrupt:
-        print(f"\nfarandole: stopped; type the same again to go on, {folder.path} has what there is.", file=sys.stderr)
-        return 130
+    except (KeyboardInterrupt, EndedBySignal) as by:
+        return say_stopped(by, folder.path)
     if options.scalars:
         from farandole.study.scalars import export
 
