@@ -22,7 +22,8 @@ def _head(found: Mapping[str, Any]) -> Iterator[str]:
     residual = found["residual_s"]
     how = f" ({found['clock']})" if found["clock"] else ""
     known = "unknown" if residual is None else "0 s" if residual == 0 else f"at most {residual * 1e6:,.1f} us"
-    yield f"{len(found['ranks'])} ranks; clocks apart: {known}{how}"
+    ranks = len(found["ranks"])
+    yield f"{ranks} rank{'s' if ranks != 1 else ''}; clocks apart: {known}{how}"
     yield from gaps_of(found)
     if found["condensed"]:
         yield f"condensed: {found['condensed']['what']}"
