@@ -203,7 +203,7 @@ def test_a_reading_ends_with_a_study_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("1.5,2.5\n" * 5_000_000)
     turn = {"method": "pandas", "path": "t.csv", "columns": [], "header": False, "delimiter": ",", "na": [], "cache": ""}
     script = f"from farandole.study.nursery import Nursery, Turn\nNursery('pandas').measure(Turn(**{turn}, cold=False), 2, 100)"
-    study = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path)
+    study = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=os.environ | {"TMPDIR": str(tmp_path)})
     readers: list[int] = []
 
     def all_read() -> bool:

@@ -26,7 +26,7 @@ def stopped(*words: str, cwd: Path, when: Callable[[int], bool], number: int = s
     """A signal, Ctrl-C's, once `when`, asked with the process's id, is true: the exit code and what was said."""
     process = subprocess.Popen(
         [sys.executable, "-m", "farandole", *words], cwd=cwd, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        start_new_session=True,
+        start_new_session=True, env=os.environ | {"TMPDIR": str(cwd)},
     )  # fmt: skip
     try:
         deadline = time.monotonic() + 60
