@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -195,10 +195,19 @@ def _timeline(quick: bool) -> Outcome:
 
 
 def _observing(quick: bool) -> Outcome:
+    return _observed(quick, [("mlp", False, 200), ("layers", False, 200), ("mlp", True, 300)])
+
+
+def _observing_keras(quick: bool) -> Outcome:
+    return _observed(quick, [("keras", False, 300)])
+
+
+def _observed(quick: bool, cases: Sequence[tuple[str, bool, float]]) -> Outcome:
+    """Of models, with power sampled or without, for so many seconds."""
     outcome = Outcome()
-    # To tell 1% from steps that differ by 7% takes hundreds of pairs, of short turns: machines drift.
-    for model, power, steps, budget_s in (("mlp", False, 1, 200), ("layers", False, 1, 200), ("keras", False, 1, 300), ("mlp", True, 1, 300)):
-        settings = {"model": model, "power": power, "block_steps": steps, "budget_s": 6.0 if quick else budget_s}
+    # To tell 1% from steps that differ by 7% takes hundreds of pairs, of turns of one step: machines drift.
+    for model, power, budget_s in cases:
+        settings = {"model": model, "power": power, "block_steps": 1, "budget_s": 6.0 if quick else budget_s}
         (case,) = _measure(outcome, 1, "observing", settings).cases
         outcome.rows.append(overhead(case, "observed", "not observed", below=0.01))
     return outcome
@@ -275,6 +284,7 @@ BENCHMARKS = {
         Benchmark(name="idle", summary="CPU time of the engine while the program sleeps or waits", run=_idle),
         Benchmark(name="timeline", summary="what recording a timeline adds to a step", run=_timeline),
         Benchmark(name="observing", summary="what observing a script from outside adds to a step", run=_observing),
+        Benchmark(name="observing-keras", summary="the same, of Keras' fit()", run=_observing_keras),
         Benchmark(
             name="checkpoints",
             summary="saving against the disk's own speed, in the background, and reading back",
