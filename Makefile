@@ -37,7 +37,7 @@ help: ## list these targets
 
 # One thread a rank on 1 rank as on 2: the second brings a core of its own, as a second node would.
 demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our reader: a table and a page
-	OMP_NUM_THREADS=1 $(BIN)/farandole study studies/demo.toml --out out/demo
+	$(BIN)/farandole study studies/demo.toml --out out/demo
 	@echo "timelines $$(echo out/demo/points/*/timeline.json) (open at https://ui.perfetto.dev)"
 
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile. The longest come first, so that
@@ -142,7 +142,7 @@ $(READY): pyproject.toml constraints.txt
 
 # Compiled once, and not by every process of the first tests at the same time.
 .venv/.compiled-reader: $(READY) $(addprefix src/farandole/data/,machine.py decimals.py rows.py)
-	@$(BIN)/python -m farandole.study.compiling >/dev/null
+	@$(BIN)/python -c "from farandole.data.parse import prepare; prepare('float32', texts=True)"
 	@touch $@
 
 .venv/.compiled-%: $(READY) src/farandole/comm/compiled.py

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m bench", description="Measure farandole against its peers, side by side in one run."
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which benchmarks; default: all")
-    parser.add_argument("--quick", action="store_true", help="rough figures; all benchmarks: about 10 minutes instead of 35 (estimates)")
+    parser.add_argument("--quick", action="store_true", help="rough figures; all benchmarks: about 12 minutes instead of 50 (estimates)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write figures and samples to FILE")
     parser.add_argument("--list", action="store_true", help="say what there is")
     return parser

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench import loading, nt3, sampling
+from bench import claims, loading, memory, nt3, sampling
 from bench.cases import Case, Measured
 from bench.estimates import median
 from bench.launching import measure_keras, measure_on_hosts, measure_on_ranks, steps_as_shipped
@@ -240,6 +240,14 @@ def _loading(quick: bool) -> Outcome:
     return Outcome(rows=rows, measured=[Measured(cases=cases, facts={})])
 
 
+def _claims(quick: bool) -> Outcome:
+    return Outcome(rows=claims.measure(quick=quick))
+
+
+def _memory(quick: bool) -> Outcome:
+    return Outcome(rows=memory.measure(quick=quick))
+
+
 def _measure(outcome: Outcome, ranks: int, what: str, settings: dict[str, Any]) -> Measured:
     measured = measure_on_ranks(ranks, what, settings)
     outcome.measured.append(measured)
@@ -290,7 +298,9 @@ BENCHMARKS = {
             summary="saving against the disk's own speed, in the background, and reading back",
             run=_checkpoints,
         ),
+        Benchmark(name="memory", summary="memory of runs, estimated before and measured", run=_memory),
         Benchmark(name="power", summary="CPU time of the power sampler at 10 Hz", run=_power),
+        Benchmark(name="claims", summary="false claims and power of verdicts, in simulated studies", run=_claims),
         Benchmark(name="loading", summary="text files to arrays against pandas, polars and pyarrow", run=_loading),
     )
 }

@@ -1,19 +1,21 @@
 """Text files to arrays: `fast` against pandas, the papers' remedy, polars and pyarrow; and two ranks at once.
 
-Each reading has a process of its own that has imported its library already; files are in the page cache.
+Each reading has a fresh process that has imported its library already; files are in the page cache.
 Contestants take turns on the same file. Compiling is a row of its own. `fast-storing` is `fast` with the writing
 of its cache, until the array is handed out; `fast-cached` is the next reading.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,17 +24,22 @@ from bench.estimates import median
 from bench.launching import BenchmarkFailed
 from bench.rows import Row, Target, compared, fastest
 from farandole.data.candle.files import BENCHMARKS
+from farandole.data.loaders import CACHED, STORING
 from farandole.data.make import make
 from farandole.data.make.sheet import Sheet
 from farandole.data.make.text import Format
 from farandole.data.make.write import write_sheets
-from farandole.study.compiling import compile_seconds
-from farandole.study.nursery import Nursery, loader_of
-from farandole.study.ranks import measure_on_ranks
-from farandole.study.turn import CACHED, STORING, Figures, Turn
+from farandole.results.schema import FIGURES_FILE
 
 __all__ = ["measure"]
 
+_COMPILE = """
+import time, numba
+from farandole.data.parse import prepare
+began = time.perf_counter()
+prepare("float32", texts=True)
+print(time.perf_counter() - began)
+"""
 _ROUNDS = 3
 _LIMIT_S = 120.0
 _RANKS = 2
@@ -53,11 +60,18 @@ class _File:
     stored: bool = False
     """Whether the cache is measured as well."""
 
-    def turn(self, method: str, cache: Path) -> Turn:
-        return Turn(
-            method=method, path=str(self.path), columns=self.columns, header=self.header, delimiter=",", na=("",),
-            cold=False, cache=str(cache / self.path.name),
-        )  # fmt: skip
+    def read(self, method: str, cache: Path, *, ranks: int = 1, readings: int = 1) -> list[dict[str, Any]]:
+        """What readings in fresh processes have measured; several of them go on in the same ones."""
+        layout = json.dumps({"columns": self.columns, "header": self.header, "delimiter": ",", "na": [""]})
+        program = ["-m", "farandole.study.reading", layout, str(self.path), "--loader", method, "--cache", str(cache / self.path.name)]
+        words = [sys.executable, "-m", "farandole", "launch", "-n", str(ranks), "--", sys.executable, *program, "--readings", str(readings)]
+        with tempfile.NamedTemporaryFile(prefix="farandole-bench-") as told:
+            environment = os.environ | {FIGURES_FILE: told.name}
+            run = subprocess.run(words, capture_output=True, text=True, timeout=readings * _LIMIT_S, env=environment)
+            if run.returncode != 0:
+                raise BenchmarkFailed(f"{method}: {run.stderr.strip()[-300:]}")
+            found = json.loads(Path(told.name).read_text())
+        return found if isinstance(found, list) else [found]
 
     @property
     def methods(self) -> list[str]:
@@ -67,15 +81,14 @@ class _File:
 
 def measure(*, quick: bool) -> tuple[list[Row], list[Case]]:
     """With `quick`, files of a quarter of the rows and less; what a row says of its file is true for it."""
-    with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder, ExitStack() as stack:
-        files = _files(Path(folder), quick)
-        fields = _Field(Path(folder, "cache"), stack)
+    with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder:
+        files, cache = _files(Path(folder), quick), Path(folder, "cache")
         rows, cases = [_compiling()], []
         for file in files:
-            case = fields.contest(file)
+            case = _contest(file, cache)
             rows += _rows(file, case)
             cases.append(case)
-        together = _together(files[0], Path(folder, "cache"))
+        together = _together(files[0], cache)
         return [*rows, *_together_rows(together)], [*cases, together]
 
 
@@ -123,42 +136,21 @@ def _tall(folder: Path, rows: int, columns: int) -> _File:
 # The contests
 
 
-class _Field:
-    """Contestants, each with its nursery."""
-
-    def __init__(self, cache: Path, stack: ExitStack) -> None:
-        self._cache = cache
-        self._stack = stack
-        self._nurseries: dict[str, Nursery] = {}
-
-    def contest(self, file: _File) -> Case:
-        samples: dict[str, list[float]] = {method: [] for method in file.methods}
-        shape: list[int] = []
-        for number in range(_ROUNDS + 1):
-            _say(f"loading: {file.path.name}, round {number} of {_ROUNDS}" + (" (dropped)" if number == 0 else ""))
-            # The round that is dropped is for the page cache and the readers' first steps, not for slow peers.
-            order = ["fast"] if number == 0 else file.methods[:: 1 if number % 2 else -1]
-            for method in order:
-                found = self._taken(file, method)
-                shape = found.shape
-                if number:
-                    samples[method].append(_seconds(method, found))
-        size = file.path.stat().st_size
-        what = f"{file.name} {shape[0]:,} x {shape[1]:,}, {size / 1e6:.0f} MB"
-        return Case(what=what, samples=samples, notes={"bytes": size, "load_average": os.getloadavg()})
-
-    def _taken(self, file: _File, method: str) -> Figures:
-        loader = loader_of(method)
-        package = loader.partition("-")[0]
-        if package not in self._nurseries:
-            self._nurseries[package] = self._stack.enter_context(Nursery(package))
-        return self._nurseries[package].measure(file.turn(method, self._cache), 1, _LIMIT_S)
-
-
-def _seconds(method: str, found: Figures) -> float:
-    if found.seconds is None:
-        raise BenchmarkFailed(f"{method}: {found.reason}")
-    return found.seconds
+def _contest(file: _File, cache: Path) -> Case:
+    samples: dict[str, list[float]] = {method: [] for method in file.methods}
+    shape = (0, 0)
+    for number in range(_ROUNDS + 1):
+        _say(f"loading: {file.path.name}, round {number} of {_ROUNDS}" + (" (dropped)" if number == 0 else ""))
+        # The round that is dropped is for the page cache and the readers' first steps, not for slow peers.
+        order = ["fast"] if number == 0 else file.methods[:: 1 if number % 2 else -1]
+        for method in order:
+            (found,) = file.read(method, cache)
+            shape = found["rows"], found["columns"]
+            if number:
+                samples[method].append(found["load_s"])
+    size = file.path.stat().st_size
+    what = f"{file.name} {shape[0]:,} x {shape[1]:,}, {size / 1e6:.0f} MB"
+    return Case(what=what, samples=samples, notes={"bytes": size, "load_average": os.getloadavg()})
 
 
 def _rows(file: _File, case: Case) -> list[Row]:
@@ -175,7 +167,9 @@ def _rows(file: _File, case: Case) -> list[Row]:
 
 def _compiling() -> Row:
     _say("loading: compiling, in a folder of its own")
-    return Row(what="loading: compiling, once", ours=compile_seconds(), peer="(in no other row)")
+    with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder:
+        run = subprocess.run([sys.executable, "-c", _COMPILE], env=os.environ | {"NUMBA_CACHE_DIR": folder}, stdout=subprocess.PIPE, check=True)
+    return Row(what="loading: compiling, once", ours=float(run.stdout), peer="(in no other row)")
 
 
 # Two ranks
@@ -183,13 +177,13 @@ def _compiling() -> Row:
 
 def _together(file: _File, cache: Path) -> Case:
     """Launches in turns; of each, the first reading is dropped."""
-    found: dict[int, list[Figures]] = {1: [], _RANKS: []}
+    found: dict[int, list[dict[str, Any]]] = {1: [], _RANKS: []}
     for number in range(_ROUNDS):
         _say(f"loading: ranks, round {number + 1} of {_ROUNDS}")
         for ranks in (1, _RANKS) if number % 2 == 0 else (_RANKS, 1):
-            found[ranks] += measure_on_ranks([file.turn("fast", cache)] * _READINGS, ranks, _LIMIT_S)[1:]
-    samples = {_ranks(ranks): [_seconds(_ranks(ranks), one) for one in of] for ranks, of in found.items()}
-    notes = {f"held_bytes, {_ranks(ranks)}": [one.held_bytes for one in of] for ranks, of in found.items()}
+            found[ranks] += file.read("fast", cache, ranks=ranks, readings=_READINGS)[1:]
+    samples = {_ranks(ranks): [one["load_s"] for one in of] for ranks, of in found.items()}
+    notes = {f"held_bytes, {_ranks(ranks)}": [one["held_bytes"] for one in of] for ranks, of in found.items()}
     return Case(what=f"{file.name}, {_ranks(_RANKS)} together", samples=samples, notes=notes)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench.cases import Case
 from bench.estimates import Estimate, median, median_difference, overhead_bound, ratio_of_medians
 
-__all__ = ["Row", "Target", "compared", "exposed", "fastest", "overhead", "share", "table"]
+__all__ = ["Row", "Target", "compared", "exposed", "fastest", "foretold", "overhead", "share", "table"]
 
 _HEADINGS = ("what", "ours", "peer", "peer's", "ratio [95%]", "target", "")
 
@@ -34,6 +34,8 @@ class Row:
     """How many times as fast as the peer."""
     target: Target | None = None
     """None: reported for what it tells."""
+    in_bytes: bool = False
+    """Not seconds."""
 
 
 def compared(
@@ -90,6 +92,13 @@ def share(case: Case, name: str, *, below: float) -> Row:
     )
 
 
+def foretold(what: str, measured: float, estimated: float, *, within: float) -> Row:
+    """Bytes that were measured beside those estimated before: neither more than `within` times the other."""
+    found = estimated / measured
+    target = Target(wanted=f"within {within:g}x", found=found, met=1 / within <= found <= within)
+    return Row(what=what, ours=measured, peer="estimated", peers=estimated, target=target, in_bytes=True)
+
+
 def table(rows: list[Row]) -> str:
     cells = [list(_HEADINGS), *(_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(_HEADINGS))]
@@ -98,12 +107,12 @@ def table(rows: list[Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    target = row.target
+    target, amount = row.target, _bytes if row.in_bytes else _seconds
     return [
         row.what,
-        _seconds(row.ours) if row.peer else f"{row.ours:.2%}",
+        amount(row.ours) if row.peer else f"{row.ours:.2%}",
         row.peer,
-        "" if row.peers is None else _seconds(row.peers),
+        "" if row.peers is None else amount(row.peers),
         "" if row.ratio is None else f"{row.ratio.value:.2f}x [{row.ratio.low:.2f}, {row.ratio.high:.2f}]",
         "" if target is None else target.wanted,
         "" if target is None else _verdict(target),
@@ -114,9 +123,15 @@ def _verdict(target: Target) -> str:
     word = "met" if target.met else "missed"
     if target.wanted.endswith("most"):
         return f"{word} ({target.found * 1e3:+.2f} ms)"
+    if target.wanted.startswith("within"):
+        return f"{word} ({target.found:.2f}x)"
     shown = target.wanted.startswith("upper") or target.wanted.endswith("of it")
     return f"{word} ({target.found:.2%})" if shown else word
 
 
 def _seconds(value: float) -> str:
     return f"{value * 1e3:.3f} ms" if value < 0.01 else f"{value * 1e3:.1f} ms"
+
+
+def _bytes(value: float) -> str:
+    return f"{value / 2**20:,.0f} MiB"

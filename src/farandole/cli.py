@@ -93,10 +93,18 @@ def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"farandole {__version__}")
+    parser.set_defaults(pages=_write_page)
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     for verb in first if first and first[0] in _VERBS else _VERBS:
         importlib.import_module(_VERBS[verb]).__dict__[f"add_{verb}"](verbs)
     return parser
+
+
+def _write_page(folder: Path) -> Path | None:
+    """For verbs that leave results, which know nothing of pages; None where it cannot be made."""
+    from farandole.report import write_page_if_possible
+
+    return write_page_if_possible(folder)
 
 
 def _verb(verbs: Verbs, name: str, help_line: str, **details: Any) -> argparse.ArgumentParser:

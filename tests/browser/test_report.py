@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from chromium import Tab
+from farandole.report.export import export_figures
 
 WIDE, NARROW, A4 = 1440, 390, 688
 
@@ -37,6 +38,41 @@ LOOK_CLOSELY = """
   return wrong;
 })()
 """
+# Texts that a line runs through with nothing around the letters to part them; those in bars lie on colour.
+STRUCK = """
+(() => {
+  const struck = [];
+  for (const svg of [...document.querySelectorAll("figure svg")].filter((one) => one.getBoundingClientRect().width > 0)) {
+    const box = svg.getBoundingClientRect(), scale = box.width / svg.viewBox.baseVal.width;
+    const places = [];
+    for (const line of svg.querySelectorAll("line.grid, line.base, path.line"))
+      for (let at = 0; at <= line.getTotalLength(); at += 3) {
+        const { x, y } = line.getPointAtLength(at);
+        places.push([box.left + x * scale, box.top + (y - svg.viewBox.baseVal.y) * scale]);
+      }
+    for (const text of svg.querySelectorAll("text:not(.in-bar)")) {
+      const { left, right, top, bottom } = text.getBoundingClientRect(), style = getComputedStyle(text);
+      const through = places.some(([x, y]) => left + 1 < x && x < right - 1 && top + 3 < y && y < bottom - 3);
+      if (through && !(style.paintOrder.startsWith("stroke") && style.stroke === getComputedStyle(document.documentElement).backgroundColor))
+        struck.push(text.textContent);
+    }
+  }
+  return struck;
+})()
+"""
+# What each word of a figure looks like, and those that leave the picture.
+LOOKS = """
+[...new Set([...document.querySelectorAll("WITHIN text")].map((text) => {
+  const style = getComputedStyle(text);
+  return [text.textContent, style.fill, style.fontSize, style.fontWeight, style.textAnchor, style.paintOrder].join(" ");
+}))].sort()
+"""
+OUTSIDE = """
+[...document.querySelectorAll("text")].filter((text) => {
+  const box = text.getBBox(), picture = document.documentElement.viewBox.baseVal;
+  return box.x < picture.x || box.x + box.width > picture.x + picture.width || box.y < picture.y || box.y + box.height > picture.y + picture.height;
+}).map((text) => text.textContent)
+"""
 COLOURS = "getComputedStyle(document.documentElement).backgroundColor + getComputedStyle(document.querySelector('h1')).color"
 COLUMN = "[...document.querySelectorAll('#results tbody tr')].map((row) => row.cells[{at}].dataset.v)"
 
@@ -60,10 +96,31 @@ def tip(tab: Tab) -> str:
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW, 768])
-@pytest.mark.parametrize("page", ["study", "comparison", "many", "names", "loaders", "run", "traced", "little", "doubtful"])
+@pytest.mark.parametrize("page", ["study", "before", "comparison", "many", "names", "loaders", "run", "traced", "little", "doubtful"])
 def test_pages_fit_and_labels_keep_apart(tab: Tab, pages: dict[str, Path], page: str, width: int) -> None:
     tab.look(pages[page], width=width)
     assert tab.run(LOOK_CLOSELY) == []
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("page", ["comparison", "many", "loaders", "traced"])
+def test_no_line_strikes_through_a_label(tab: Tab, pages: dict[str, Path], page: str, dark: bool) -> None:
+    for width in (WIDE, NARROW):
+        tab.look(pages[page], width=width, dark=dark)
+        assert tab.run(STRUCK) == []
+
+
+@pytest.mark.parametrize(("page", "figure"), [("many", "efficiency"), ("traced", "history-loss"), ("loaders", "time")])
+def test_a_figure_s_file_shows_what_the_page_does(tab: Tab, pages: dict[str, Path], page: str, figure: str, tmp_path: Path) -> None:
+    for path in export_figures(pages[page].parent, None, tmp_path, ["svg"]):
+        tab.look(path, width=WIDE)
+        assert tab.run(OUTSIDE) == [], path
+    tab.look(tmp_path / f"{figure}.svg", width=WIDE)
+    alone = tab.run(LOOKS.replace("WITHIN", "svg"))
+    tab.look(pages[page], width=WIDE)
+    on_page = tab.run(LOOKS.replace("WITHIN", f"#figure-{figure} .wide"))
+    assert len(alone) > 5 and [one for one in alone if one not in on_page] == []
     assert tab.complaints == []
 
 
@@ -91,9 +148,9 @@ def test_in_print_the_first_verdict_is_the_largest_text(tab: Tab, pages: dict[st
     tab.look(pages["comparison"], width=A4, media="print")
     sizes = {
         selector: float(str(tab.run(f"getComputedStyle(document.querySelector('{selector}')).fontSize")).removesuffix("px"))
-        for selector in (".verdict", ".verdict.more", "h2.part", "figcaption h2", ".side")
+        for selector in (".verdict", ".caveats", "h2.part", "figcaption h2", ".side")
     }
-    assert sizes[".verdict"] > sizes[".verdict.more"] and sizes[".verdict"] > sizes["h2.part"] > sizes["figcaption h2"] > sizes[".side"]
+    assert sizes[".verdict"] > sizes[".caveats"] and sizes[".verdict"] > sizes["h2.part"] > sizes["figcaption h2"] > sizes[".side"]
 
 
 def test_dark_is_dark(tab: Tab, pages: dict[str, Path]) -> None:
@@ -151,17 +208,17 @@ def test_tables_are_copied_as_csv_and_latex(tab: Tab, pages: dict[str, Path]) ->
     tab.run("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
     tab.run("document.querySelector('[data-copy=csv][data-table=results]').click()")
     head, *rows = str(tab.run("window.copied")).strip().split("\n")
-    assert head.startswith("ranks,nodes,local batch,global batch,rate,total [s]")
+    assert head.startswith("ranks,learning rate,threads,nodes,local batch,global batch,total [s]")
     assert [row.split(",")[0] for row in rows] == ["1", "2", "4", "8", "16"]
-    assert '"above idle, modelled [kJ]"' in head
+    assert '"above idle, modelled [J]"' in head
     tab.run("document.querySelector('[data-copy=latex][data-table=results]').click()")
     latex = str(tab.run("window.copied"))
-    assert latex.startswith("\\begin{table}\n\\centering\n\\caption{All configurations. Medians of 2 to 3 runs. Speedup and ")
-    assert " & above idle, modelled [kJ] & " in latex
+    assert latex.startswith("\\begin{table}\n\\centering\n\\caption{All configurations. Base case: 1 rank, ")
+    assert " & above idle, modelled [J] & " in latex
     assert "\n\\begin{tabular}{rrrr" in latex and latex.count("\\\\\n") == 6
     tab.run(r"document.querySelector('#results th').dataset.name = 'a\\b^c~d'")
     tab.run("document.querySelector('[data-copy=latex][data-table=results]').click()")
-    assert r"a\textbackslash{}b\textasciicircum{}c\textasciitilde{}d & nodes" in str(tab.run("window.copied"))
+    assert r"a\textbackslash{}b\textasciicircum{}c\textasciitilde{}d & learning rate" in str(tab.run("window.copied"))
     tab.run("document.querySelector('.command .copy').click()")
     assert tab.run("window.copied") == "farandole study strong nt3 --ranks 1,2,4,8,16 --repeats 3"
 
@@ -170,17 +227,18 @@ def test_copies_say_of_how_many_runs_figures_are_and_what_ran_beside_them(tab: T
     tab.look(pages["doubtful"], width=WIDE)
     assert "1 of 2" in tab.run("document.querySelector('#results tbody tr').innerText")
     tab.run("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
-    told = "2 (busy machine, loss, accuracy, test loss, test accuracy of 1)"
+    told = "2 (busy machine, loss 1 of 2, accuracy 1 of 2, test loss 1 of 2, test accuracy 1 of 2)"
     tab.run("document.querySelector('[data-copy=csv][data-table=results]').click()")
     assert str(tab.run("window.copied")).strip().endswith(f',"{told}"')
     tab.run("document.querySelector('[data-copy=latex][data-table=results]').click()")
     latex = str(tab.run("window.copied"))
-    assert f"& {told} " in latex and "Where not all runs know a figure, its row says how many do." in latex
+    assert f"& {told} " in latex and "(N of M): M runs ended well, and N of them have the value." in latex
 
 
 def test_a_recorded_trace_is_seen(tab: Tab, pages: dict[str, Path]) -> None:
     tab.look(pages["traced"], width=WIDE)
-    assert "power of n1\nCPU of n1\nmemory of n1" in tab.run("document.querySelector('#figure-timeline .wide .legend').innerText")
+    entries = tab.run("[...document.querySelectorAll('#figure-timeline .wide .entry')].map((entry) => entry.textContent)")
+    assert entries[-3:] == ["power of n1", "CPU of n1", "memory of n1"]
     tab.point_at(*middle_of(tab, "#figure-heat svg"))
     assert "steps" in tip(tab) or "step " in tip(tab)
     tab.point_at(*middle_of(tab, "#figure-timeline .p-train.fill"))
@@ -193,4 +251,5 @@ def test_everything_can_be_read_without_script(tab: Tab, pages: dict[str, Path])
     assert tab.run(LOOK_CLOSELY) == []
     assert tab.run("document.documentElement.className + getComputedStyle(document.querySelector('.buttons')).display") == "none"
     assert tab.run("document.querySelectorAll('svg title').length") > 50
-    assert "Efficient to 4 ranks" in tab.run("document.querySelector('.verdict').innerText")
+    assert "ranks" in tab.run("document.querySelector('.verdict').innerText")
+    assert "Power modelled, not measured." in tab.run("document.querySelector('.caveats').innerText")

@@ -104,7 +104,8 @@ def test_a_plain_torch_script(tmp_path: Path) -> None:
     assert 12 * 0.02 <= rank["data_stall_s"] <= rank["total_s"]
     assert counted["next batch"] == 12 + 2, "batches, and the begin of an epoch"
     assert rank["comm_s"] == rank["wait_s"] == 0
-    assert rank["phases"]["prepare"] >= 0.05 and found["bands"][0]["name"] == "prepare"
+    assert rank["phases"]["prepare"] >= 0.05 and [band["name"] for band in found["bands"]] == ["start", "prepare"]
+    assert found["bands"][0]["start_s"] == 0 and rank["phases"]["start"] > 0.1, "Python and the imports of the script"
     assert min(rank["steps"]) >= 0.02
 
 
@@ -212,5 +213,7 @@ def test_a_straggler_among_our_ranks_is_seen(tmp_path: Path) -> None:
     counted = calls(found)
     assert [counted[name] for name in ("forward", "backward", "optimizer")] == [8, 8, 8]
     assert counted["allreduce"] >= 8 and counted["broadcast"] >= 1
+    assert all(rank["phases"]["start"] > 0.3 and rank["phases"]["train"] == rank["training_s"] for rank in found["ranks"])
     (node,) = found["power"]
+    assert node["window"] == "init to end" and "from init() to the end" in node["window_reason"]
     assert node["provenance"] in ("modelled", "measured-node", "measured-component")

@@ -89,8 +89,14 @@ def test_phases_of_ranks(tmp_path: Path, counter: Path, root: Path) -> None:
     launch = [sys.executable, "-m", "farandole", "launch", "-n", "2", "--", sys.executable, str(script), str(counter)]
     told = power("--json", str(report), "--", *launch, root=root)
     assert told.returncode == 0, told.stderr
-    phases = [(phase["name"], phase["times"]) for phase in json.loads(report.read_text())["phases"]]
-    assert phases == [("load", 1), ("train", 1)], "only the first rank of the node speaks for it"
+    figures = json.loads(report.read_text())
+    phases = {phase["name"]: phase for phase in figures["phases"]}
+    assert {name: phase["times"] for name, phase in phases.items()} == {"ranks": 1, "start": 1, "load": 1, "train": 1}, (
+        "only the first rank of the node speaks for it"
+    )
+    assert 2.0 < phases["ranks"]["duration_s"] < figures["wall_s"], "without the launcher's own start and end"
+    assert figures["phase_power_w"] == {name: phases[name]["total"]["mean_w"] for name in ("start", "load", "train")}
+    assert (figures["whole"]["name"], figures["whole"]["total"]["window"]) == ("command", "whole job")
 
 
 def test_modelled_power_says_so(tmp_path: Path, modelled: Path) -> None:

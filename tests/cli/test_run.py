@@ -1,10 +1,15 @@
 """`farandole run` as a user types it."""
 
+import contextlib
 import csv
 import json
 import os
+import pty
+import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,24 +43,28 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, data: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("run")
-    options = ["-n", "2", "--data-dir", str(data), "--epochs", "4", "--output-dir", "here", "--warmup-epochs", "1"]
-    return folder / "here", farandole("run", "nt3", *options, *SMALL, cwd=folder)
+    options = ["-n", "2", "--threads", "1", "--data-dir", str(data), "--epochs", "4", "--output-dir", "here", "--warmup-epochs", "1"]
+    return folder / "here", farandole("run", "nt3", *options, *SMALL, cwd=folder, env={"OMP_NUM_THREADS": "2"})
 
 
 def test_what_is_shown(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, run = finished
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
-    assert lines[0].startswith("nt3 (demo) needs about 0 MiB a rank for its data and 0 MiB to train on it; ")
+    assert re.match(r"nt3 \(demo\) will take at most about \d+ MiB a rank, to train: \d+ MiB more than now, 0 MiB of it data; ", lines[0])
     assert lines[1].startswith("nt3 (demo) on 2 ranks, Keras on torch: 518 parameters")
     assert lines[4].startswith("note: 2 epochs a rank")
+    assert any(line.startswith("note: validation is on the test set and steers the learning rate") for line in lines[5:7])
+    assert any(line.startswith("2 ranks with 1 thread each, 1 node, ") for line in lines)
+    assert any(line.startswith("gradients: 0.00 MiB a step in 1 message (flat ") for line in lines)
+    assert any(line.startswith("communication took ") and "; training waited " in line for line in lines)
     assert [line.split()[1] for line in lines if line.startswith("epoch ")] == ["1/2", "2/2"]
-    for phase in ("load", "preprocess", "broadcast", "train", "evaluate", "total"):
+    for phase in ("compile", "load", "preprocess", "broadcast", "train", "evaluate", "total"):
         assert any(line.startswith(f"{phase} ") for line in lines), phase
     assert any(line.split() == ["model", str(folder.relative_to(folder.parent) / "model.keras")] for line in lines)
     assert lines[-1].split() == ["page", str(folder.relative_to(folder.parent) / "report.html")]
     assert "2 ranks trained for 2 epochs in " in (folder / "report.html").read_text()
-    assert (folder / "log.txt").read_text() == "".join(f"{line}\n" for line in lines[:7])
+    assert (folder / "log.txt").read_text() == "".join(f"{line}\n" for line in lines[: lines.index("")])
 
 
 def test_what_is_kept(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -64,7 +73,14 @@ def test_what_is_kept(finished: tuple[Path, subprocess.CompletedProcess[str]]) -
     assert record["ranks"] == record["trained_as"] == 2
     assert record["plan"]["rate"] == pytest.approx(2 * record["settings"]["learning_rate"])
     assert record["weights"]["same_on_all_ranks"] is True
-    assert len(record["seconds"]["train"]["ranks"]) == 2
+    assert len(record["seconds"]["train"]["ranks"]) == len(record["steps"]["ranks"]) == 2
+    assert (record["threads"], record["nodes"], record["replicas"], record["partitions"]) == (1, 1, 2, 1)
+    steps = record["steps"]["ranks"][1]
+    assert steps["count"] == record["plan"]["steps"] and 0 < steps["p05"] <= steps["p50"] <= steps["max"]
+    sent = record["communication"]
+    assert sent["bytes_per_step"] >= 4 * record["parameters"] and sent["messages_per_step"] == 1
+    assert sent["bytes"][0] >= 2 * record["plan"]["steps"] * sent["bytes_per_step"]
+    assert "collective" not in record["reasons"] and sent["collective"].startswith("flat ")
     total = record["seconds"]["total"]["ranks"][0]
     parts = sum(found["ranks"][0] for name, found in record["seconds"].items() if name != "total")
     assert parts == pytest.approx(total, rel=0.25), "the phases add up"
@@ -94,6 +110,37 @@ def test_what_the_timeline_says(finished: tuple[Path, subprocess.CompletedProces
     assert calls["allreduce"] >= steps and calls["broadcast"] >= 1 and calls["read"] >= 1
 
 
+def test_a_terminal_shows_how_far_it_is_and_the_log_has_none_of_that(tmp_path: Path, data: Path) -> None:
+    words = ["run", "nt3", "-n", "2", "--data-dir", str(data), "--epochs", "4", "--output-dir", "here", *SMALL]
+    ours, terminal = pty.openpty()
+    said: list[bytes] = []
+    reading = threading.Thread(target=lambda: said.extend(all_of(ours)))
+    with subprocess.Popen(
+        [sys.executable, "-m", "farandole", *words], cwd=tmp_path, stdout=terminal, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "100"},
+    ) as run:  # fmt: skip
+        os.close(terminal)
+        reading.start()
+        _, warned = run.communicate(timeout=LIMIT_S)
+        reading.join(LIMIT_S)
+    os.close(ours)
+    assert run.returncode == 0, warned
+    shown = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", b"".join(said).decode())
+    assert re.search(r"loading data ━+ 0 s", shown)
+    assert re.search(r"training ━+.? *━* *1/2 epochs, \d+ s, about \d+ s left", shown), shown
+    log = (tmp_path / "here" / "log.txt").read_text()
+    assert [line.split()[1] for line in log.splitlines() if line.startswith("epoch ")] == ["1/2", "2/2"]
+    assert not [line for line in log.splitlines() if line not in shown.replace("\r", "\n").split("\n")]
+    assert "\x1e" not in shown + log + warned.decode() and "━" not in log
+
+
+def all_of(terminal: int) -> Iterator[bytes]:
+    """Until its last writer has gone."""
+    with contextlib.suppress(OSError):
+        while data := os.read(terminal, 1 << 16):
+            yield data
+
+
 def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     # A rate at which nothing is learnt, and less validation than test data: every epoch's test is the last one's.
     options = ["--data-dir", str(data), "--epochs", "2", "--json", "--train_steps", "2", "--optimizer", "lars", "--power"]
@@ -111,6 +158,7 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     assert record["settings"]["dropout"] == 0.3, "by its older name"
     assert record["notes"] == [
         "ignored: metrics='mse', category_cutoffs=[0.0, 0.5]. It changes a training of CANDLE's, and none here.",
+        "validation is on the test set and steers the learning rate: test figures are no independent test (see --val_split)",
         "the model is not kept: out here/model.keras cannot be written (Is a directory)",
     ]
     assert record["files"]["model"] is None
@@ -125,6 +173,8 @@ def test_json_alone_on_standard_output(tmp_path: Path, data: Path) -> None:
     power = json.loads((folder / record["files"]["power"]).read_text())
     assert power["total"]["provenance"] in ("modelled", "measured-node", "measured-component")
     assert {"load", "train", "evaluate"} <= set(power["phases"])
+    assert record["phases_w"] == {name: found["mean_w"] for name, found in power["phases"].items()} and record["phases_w"]["train"] > 0
+    assert record["power_provenance"] == power["total"]["provenance"]
     assert analyse(folder / "timeline.json")["power"][0]["provenance"] == power["total"]["provenance"]
 
 

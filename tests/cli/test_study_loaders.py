@@ -1,51 +1,42 @@
-"""`farandole study loaders`: tables and results, resumed, with what could not be measured said."""
+"""`farandole study loaders`: an ordinary study of one small program, which reads a file cold or warm."""
 
-import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from farandole.cli import main
 from farandole.comm.watchdog import alive
 from farandole.data.make import make
 from farandole.launch.processes import descendants
-from farandole.study import loaders
 from farandole.study.folder import StudyFolder
-from farandole.study.loaders import LoaderStudy
-from farandole.study.loaders_plan import plan_text
 from farandole.study.pages import forget_pages, held_share
-from farandole.study.running import summary
 from ranktest.processes import wait_until
-from studycommand import children, farandole, stopped
+from studycommand import farandole, stopped
 
 pytest.importorskip("numba")
 pytest.importorskip("pandas")
 
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def study(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return farandole("study", "loaders", *words, "--out", str(out), cwd=out)
+MANY = ("--loaders", "pandas", "--ranks", "1", "--repeats", "500")
 
 
 def results(out: Path) -> list[dict[str, Any]]:
     return list(StudyFolder(out).last_results().values())
 
 
-def run(small: LoaderStudy, expect: int = 0) -> str:
-    """Without a process of its own: what the study says in the end."""
-    folder = StudyFolder(small.out)
-    assert loaders.run(small, folder, ["study", "loaders", *small.benchmarks]) == expect
-    return summary(folder)
+def reading(cwd: Path, file: str, *words: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
+    """The program of every point, by itself."""
+    program = [sys.executable, "-m", "farandole.study.reading", "nt3/train", file, "--cache", "cache", *words]
+    launch = [sys.executable, "-m", "farandole", "launch", "-n", str(ranks), "--"] if ranks > 1 else []
+    environment = os.environ | {"FARANDOLE_FIGURES": str(cwd / "told.json")}
+    return subprocess.run([*launch, *program], capture_output=True, text=True, timeout=100, cwd=cwd, env=environment)
 
 
 @pytest.fixture
@@ -54,166 +45,142 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_a_dry_run_says_what_would_be_read_and_makes_nothing(tmp_path: Path, data: Path) -> None:
-    there = {path.name for path in tmp_path.iterdir()}
-    small = LoaderStudy(benchmarks=["nt3"], out=tmp_path / "out", data_dir=data, loaders=["pandas", "fast"])
-    told = plan_text(small)
-    size = (data / "nt_train2.csv").stat().st_size
-    # pandas, fast and the two ways of its cache on both files; three of them by two at once on the larger one
-    assert told.startswith("Loaders compared: 11 measurements, 0 have a result already")
-    assert f"nt_train2.csv  {size / 1e6:.1f} MB" in told and "to be made" not in told
-    assert "read with pandas, fast, " in told and "each cold and warm, 1 time: " in told
-    assert " of text to read, about 22 s in all (a guess" in told, "a second a reading: the files are small"
-    missing = plan_text(LoaderStudy(benchmarks=["nt3"], out=tmp_path / "out", preset="paper", loaders=["fast"]))
-    assert "nt_train2.csv  about 596." in missing and missing.count(" MB, to be made") == 2
-    assert {path.name for path in tmp_path.iterdir()} == there
-    shown = study(tmp_path, "nt3", "--data-dir", str(data), "--loaders", "pandas", "--dry-run")
-    assert shown.returncode == 0 and "nt_test2.csv" in shown.stdout and not (tmp_path / "study.json").exists()
-
-
-@pytest.mark.more
-def test_tables_and_results_and_nothing_measured_twice(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    make("nt3", data, rows=512, features=4000)
-    words = ("nt3", "--data-dir", str(data), "--loaders", "pandas,fast")
-    told = study(tmp_path, *words)
+def test_it_leaves_an_ordinary_folder_with_table_and_page_and_reads_nothing_twice(tmp_path: Path) -> None:
+    words = ("study", "loaders", "nt3", "--loaders", "pandas,fast", "--ranks", "1", "--repeats", "1", "--out", "s")
+    told = farandole(*words, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
-    for shown in ("fast-storing", "fast-cached", "nt_test2.csv", "at once", "fast compiles once", "base case: pandas"):
-        assert shown in told.stdout
-    page = tmp_path / "report.html"
-    assert told.stdout.endswith(f"page      {page}\n") and "NT3: " in page.read_text()
-    assert max(len(line) for line in told.stdout.partition("\nNT3: ")[0].splitlines()) <= 100
-    assert "s left" in told.stderr
-    first = results(tmp_path)
-    # 4 methods x 2 files x 2 states; 2 ranks: 3 methods (none that writes a cache) x 1 file x 2 states
-    assert len(first) == 4 * 2 * 2 + 3 * 2
-    for result in first:
-        figures, settings = result["figures"], result["settings"]
-        assert result["status"] == "ok" and result["reason"] is None
-        assert min(figures["load_s"], figures["mb_per_s"]) > 0 and 0 <= figures["others_share"] <= 1
-        assert (figures["rows"], figures["columns"]) == (512 if settings["role"] == "train" else 128, 4000)
-        # 4 bytes a value, once for all ranks where ours reads; pandas has a table in each process, and megabytes besides.
-        table_bytes = 4 * 4000 * figures["rows"]
-        ours = settings["loader"].startswith("fast")
-        least_bytes = table_bytes if ours else settings["ranks"] * table_bytes
-        most_bytes = table_bytes if ours else 10 * settings["ranks"] * table_bytes
-        other_bytes = settings["ranks"] << 21  # stacks, and what the allocator keeps or gives back meanwhile
-        assert least_bytes - other_bytes < figures["held_bytes"] < most_bytes + other_bytes, result
-    plan = StudyFolder(tmp_path).plan()
-    assert plan["compile_s"] > 0
-    assert plan["command"].startswith("farandole study loaders nt3 --data-dir ")
-    assert plan["environment"]["packages"]["pandas"] == first[0]["settings"]["version"]
-    assert first[0]["made_with"] == {name: plan[name] for name in ("command", "environment", "git")}
+    folder = tmp_path / "s"
+    assert (folder / "data" / "test" / "nt_train2.csv").is_file(), "made for it"
+    first = results(folder)
+    asked = [(loader, file, state) for file in ("nt_train2.csv", "nt_test2.csv") for state in ("cold", "warm") for loader in ("pandas", "fast")]
+    assert [tuple(one["settings"][name] for name in ("loader", "file", "state")) for one in first] == asked
+    for one in first:
+        figures = one["figures"]
+        assert one["status"] == "ok" and min(figures["load_s"], figures["mb_per_s"], figures["peak_bytes"]) > 0
+        assert figures["mb_per_s"] == pytest.approx(one["settings"]["bytes"] / 1e6 / figures["load_s"])
+        assert figures["total_s"] is None and "load_s" in one["reasons"]["total_s"], "most of it is the start of Python"
+        assert (folder / one["run"] / "console.txt").exists()
+    head = told.stdout.splitlines()[2]
+    assert [word for word in ("loader", "file", "state", "load s", "speedup", "read MB/s") if word not in head] == []
+    assert "path" not in head and "base cases: the first of each of 4 series" in told.stdout and "too few repeats to tell" in told.stdout
+    assert told.stdout.endswith("page      s/report.html\n") and "nt_train2.csv" in (folder / "report.html").read_text()
+    assert "1/8 1 rank, file=nt_train2.csv, state=cold, loader=pandas: read in " in told.stderr
+    packages = StudyFolder(folder).plan()["environment"]["packages"]
+    assert packages["pandas"] and packages.keys() >= {"polars", "numba"}
 
-    again = study(tmp_path, *words, "--json")
-    assert "11 of 11 measurements are in" in again.stderr
-    assert json.loads(again.stdout)["results"] == first
-
-    os.utime(data / "nt_test2.csv", ns=(1, 1))
-    changed = study(tmp_path, *words)
-    assert "7 of 11 measurements are in" in changed.stderr
-    assert changed.stdout.count("nt3 nt_test2.csv: ") == 1, "of a file that has changed, the last figures count"
+    again = farandole(*words, cwd=tmp_path)
+    assert "8 of 8 points have a result" in again.stderr and again.stdout == told.stdout and results(folder) == first
+    assert farandole("study", "table", "s", cwd=tmp_path).stdout.strip() in told.stdout
+    os.utime(folder / "data" / "test" / "nt_test2.csv", ns=(1, 1))
+    assert "8 points, 8 have a result" in farandole(*words, "--dry-run", cwd=tmp_path).stdout, "the same bytes"
+    shutil.rmtree(folder / "data")
+    make("nt3", folder / "data" / "test", preset="test", seed=1)
+    assert "8 points, 0 have a result" in farandole(*words, "--dry-run", cwd=tmp_path).stdout, "other bytes"
 
 
-def test_missing_files_are_made(tmp_path: Path) -> None:
-    told = study(tmp_path, "p1b3", "--loaders", "pandas", "--ranks", "1")
-    assert told.returncode == 0, told.stderr
-    assert (tmp_path / "data" / "test" / "P1B3_dose_response.csv").is_file()
-    assert {result["settings"]["role"] for result in results(tmp_path)} == {"dose_response", "expressions", "descriptors"}
+def test_a_dry_run_says_what_would_be_read_and_makes_nothing(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    assert main(["study", "loaders", "nt3", "--data-dir", str(data), "--loaders", "pandas,fast", "--repeats", "1", "--out", out, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    # both on both files, cold and warm; on the larger one by two at once as well
+    assert told.startswith("Loaders compared: 12 points, 0 have a result already") and told.count("  2 ranks, file=nt_train2.csv") == 4
+    assert main(["study", "loaders", "p1b3", "--preset", "paper", "--loaders", "fast", "--repeats", "1", "--out", out, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert {word for word in told.replace(",", " ").split() if word.startswith("file=")} == {
+        "file=P1B3_dose_response.csv", "file=P1B3_cellline_expressions.tsv", "file=P1B3_drug_descriptors.tsv",
+    }, told  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir()} == {"data"}
 
 
-def test_what_cannot_be_read_has_failed_with_the_reason(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("content", ["[1, 2", '{"schema": 2, "kind": "strong", "title": "NT3", "points": []}'])
+def test_a_folder_of_something_else_is_refused_before_files_are_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
 ) -> None:
-    monkeypatch.setattr(loaders, "compile_seconds", lambda: 1.0)  # measured above, and takes long
-    with (data / "nt_test2.csv").open("a") as file:
-        file.write("1,2\n")
-    told = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["fast"], ranks=[1]), expect=1)
-    assert "failed: nt3 test, fast: DataError" in told
-    bad = [result for result in results(tmp_path) if result["settings"]["role"] == "test"]
-    assert bad
-    for result in bad:
-        assert result["status"] == "failed" and result["figures"] == {}
-        assert "line 9" in result["reason"]
-    assert all(result["figures"]["load_s"] for result in results(tmp_path) if result["settings"]["role"] == "train")
-
-
-def test_a_loader_that_is_not_installed_is_listed_as_such(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loaders, "installed", lambda name: None)
-    monkeypatch.setattr(sys, "stderr", shown := Terminal())
-    told = run(LoaderStudy(benchmarks=["nt3"], out=tmp_path, data_dir=data, loaders=["polars"], ranks=[1, 9999]), expect=1)
-    assert [result["status"] for result in results(tmp_path)] == ["failed"] * 6
-    assert "study: warning: 9999 ranks on" in shown.getvalue() and "\rstudy: 1/3 nt_train2.csv polars: 0 s, about " in shown.getvalue()
-    assert "failed: nt3 train, polars: not installed; type: pip install 'farandole[loaders]'" in told
-    assert "No file has been read: not installed" in told
-    run(LoaderStudy(benchmarks=["nt3"], out=tmp_path / "all", data_dir=data, ranks=[1]))  # nobody has named it
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nt4"], "nt3, p1b1, p1b2, p1b3"),
-        (["nt3", "--loaders", "duckdb"], "pandas, pandas-chunked, dask, polars, pyarrow, fast"),
-        (["nt3", "--ranks", "0"], "--ranks 1,2"),
-        (["nt3", "--ranks", "two"], "--ranks 1,2"),
-        (["nt3", "--repeats", "0"], "repeats=0"),
-    ],
-)
-def test_mistakes_are_explained_in_one_line(tmp_path: Path, words: list[str], said: str) -> None:
-    told = study(tmp_path, *words)
-    assert told.returncode == 2
-    assert told.stderr.startswith("farandole: ")
-    assert said in told.stderr
-    assert len(told.stderr.splitlines()) == 1
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("content", ["[1, 2", '{"schema": 1, "kind": "strong", "title": "NT3", "points": []}'])
-def test_a_folder_of_something_else_is_refused_before_files_are_made(tmp_path: Path, content: str) -> None:
     (tmp_path / "study.json").write_text(content)
-    told = study(tmp_path, "nt3")
-    assert told.returncode == 1
-    assert "hoose another" in told.stderr and len(told.stderr.splitlines()) == 1
+    assert main(["study", "loaders", "nt3", "--out", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert ("study.json" in told or "hoose another" in told) and len(told.splitlines()) == 1
     assert (tmp_path / "study.json").read_text() == content and not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_keeps_what_there_is_and_ends_every_process(tmp_path: Path, data: Path, number: int) -> None:
-    words = ("nt3", "--data-dir", str(data), "--loaders", "pandas", "--ranks", "1", "--repeats", "500")
-    nursery: list[int] = []
-
-    def reading(pid: int) -> bool:
-        nursery[:] = children(pid) if (tmp_path / "study.json").exists() else []
-        return bool(nursery)
-
-    code, said = stopped("study", "loaders", *words, "--out", str(tmp_path), cwd=tmp_path, when=reading, number=number)
-    assert code == 128 + number
-    assert "type the same again to go on" in said
-    # One that was just being started is not waited for: it ends when it finds its input closed.
-    deadline = time.monotonic() + 30
-    while left := [pid for pid in nursery if alive(pid)]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
-    assert all(result["status"] == "ok" for result in results(tmp_path))
+@pytest.mark.parametrize("state", ["cold", "warm"])
+def test_a_file_is_read_in_the_state_that_was_asked_for(tmp_path: Path, data: Path, state: str) -> None:
+    """Several readings in one process, each after the file was put into its state."""
+    file = data / "nt_train2.csv"
+    if (reason := forget_pages([file])) is not None:
+        pytest.skip(reason)
+    told = reading(tmp_path, str(file), "--loader", "fast", "--state", state, "--readings", "2")
+    assert told.returncode == 0, told.stderr
+    found = json.loads((tmp_path / "told.json").read_text())
+    assert found == json.loads(told.stdout) and [(one["rows"], one["columns"]) for one in found] == [(32, 80)] * 2
+    assert all(one["load_s"] > 0 and one["safe_s"] is None for one in found)
 
 
-def test_a_reading_ends_with_a_study_that_is_killed(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("1.5,2.5\n" * 5_000_000)
-    turn = {"method": "pandas", "path": "t.csv", "columns": [], "header": False, "delimiter": ",", "na": [], "cache": ""}
-    script = f"from farandole.study.nursery import Nursery, Turn\nNursery('pandas').measure(Turn(**{turn}, cold=False), 2, 100)"
-    study = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=os.environ | {"TMPDIR": str(tmp_path)})
+def test_where_pages_cannot_be_dropped_nothing_is_called_cold(data: Path) -> None:
+    """Files in memory have nowhere to be dropped to."""
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("there is no file system in memory here")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        shutil.copy(data / "nt_train2.csv", memory)
+        told = reading(Path(memory), "nt_train2.csv", "--loader", "fast", "--state", "cold")
+    assert told.returncode != 0 and "100% of nt_train2.csv stays in memory" in told.stderr
+
+
+def test_what_cannot_be_read_says_where(tmp_path: Path, data: Path) -> None:
+    with (data / "nt_train2.csv").open("a") as file:
+        file.write("1,2\n")
+    told = reading(tmp_path, str(data / "nt_train2.csv"), "--loader", "fast")
+    assert told.returncode != 0 and told.stderr.splitlines()[-1].startswith("farandole: ") and "line 33" in told.stderr
+    assert not (tmp_path / "told.json").exists()
+
+
+def test_ranks_read_their_cache_together(tmp_path: Path, data: Path) -> None:
+    told = reading(tmp_path, str(data / "nt_train2.csv"), "--loader", "fast-cached", "--state", "cold", ranks=2)
+    assert told.returncode == 0, told.stderr
+    assert json.loads((tmp_path / "told.json").read_text())["load_s"] > 0 and len(list(tmp_path.glob("cache/*.matrix"))) == 1
+
+
+@pytest.mark.more
+def test_the_memory_of_a_table_is_counted(tmp_path: Path) -> None:
+    """4 bytes a value: once for all ranks where ours reads; of pandas in each process, with megabytes besides."""
+    make("nt3", tmp_path, rows=512, features=4000)
+    for method, ranks, tables in (("fast", 1, 1), ("fast", 2, 1), ("fast-cached", 2, 1), ("fast-storing", 1, 1), ("pandas", 2, 2)):
+        told = reading(tmp_path, "nt_train2.csv", "--loader", method, "--state", "warm", ranks=ranks)
+        assert told.returncode == 0, told.stderr
+        found = json.loads((tmp_path / "told.json").read_text())
+        assert (found["rows"], found["columns"]) == (512, 4000)
+        least = tables * 4 * 512 * 4000
+        other = ranks << 21  # stacks, and what the allocator keeps or gives back meanwhile
+        most = least if method.startswith("fast") else 10 * least
+        assert least - other < found["held_bytes"] < most + other, (method, ranks, found)
+        assert (found["safe_s"] is not None) == (method == "fast-storing") and (found["safe_s"] or 1e9) >= found["load_s"]
+
+
+def test_a_signal_keeps_what_there_is_and_ends_every_process(tmp_path: Path, data: Path) -> None:
+    began: list[int] = []
+
+    def reads(pid: int) -> bool:
+        began[:] = descendants(pid) if list(tmp_path.glob("s/points/*/console.txt")) else []
+        return len(began) > 1
+
+    words = ("study", "loaders", "nt3", "--data-dir", str(data), *MANY, "--out", "s")
+    code, said = stopped(*words, cwd=tmp_path, when=reads, number=signal.SIGTERM)
+    assert code == 128 + signal.SIGTERM and "type the same again to go on" in said
+    assert wait_until(lambda: not any(alive(pid) for pid in began), 30)
+    assert all(result["status"] == "ok" for result in results(tmp_path / "s"))
+
+
+def test_a_reading_ends_with_a_study_that_is_killed(tmp_path: Path, data: Path) -> None:
+    words = [sys.executable, "-m", "farandole", "study", "loaders", "nt3", "--data-dir", str(data), *MANY, "--out", "s"]
+    study = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     readers: list[int] = []
 
-    def all_read() -> bool:
+    def reads() -> bool:
         readers[:] = descendants(study.pid)
-        return len(readers) == 3  # the nursery comes first
+        return any(b"farandole.study.reading" in command(pid) and b"launch" not in command(pid) for pid in readers)
 
     try:
-        assert wait_until(all_read, 60)
-        for reader in readers[1:]:
-            os.kill(reader, signal.SIGSTOP)  # a reading that would not end by itself
+        assert wait_until(reads, 60)
     finally:
         study.kill()
         study.wait()
@@ -221,6 +188,13 @@ def test_a_reading_ends_with_a_study_that_is_killed(tmp_path: Path) -> None:
     for pid in filter(alive, readers):
         os.kill(pid, signal.SIGKILL)
     assert ended
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_forgotten_pages_are_gone_until_they_are_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def program(tmp_path: Path) -> str:
 
 
 def test_a_program_of_the_user_s_over_batches(tmp_path: Path, program: str) -> None:
-    words = ("study", "batch", "--command", program, "--batches", "20,300", "--ranks", "1", "--out", "s")
+    words = ("study", "batch", "--command", program, "--batches", "20,300", "--ranks", "1", "--repeats", "1", "--out", "s")
     told = farandole(*words, cwd=tmp_path)
     assert told.returncode == 1, "a point has failed"
     assert "1/2 1 rank, batch_size=20: " in told.stderr and "left" in told.stderr
@@ -100,7 +101,7 @@ for x, y in DataLoader(Slow(), batch_size=4):
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 def test_the_parts_of_a_torch_script_s_steps_are_seen_from_outside(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TORCH)
-    told = farandole("study", "strong", "--command", f"{sys.executable} train.py", "--ranks", "1", "--no-power", "--out", "s", cwd=tmp_path)
+    told = farandole("study", "strong", "--command", f"{sys.executable} train.py", "--ranks", "1", "--repeats", "1", "--no-power", "--out", "s", cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     (found,) = results(tmp_path / "s")
     figures = found["figures"]
@@ -116,7 +117,7 @@ def test_no_point_waits_for_the_compiler(tmp_path: Path, monkeypatch: pytest.Mon
     program = "import json, os, pathlib; found = len(list(pathlib.Path('kept').rglob('*.nbi'))); "
     program += "json.dump({'loss': found}, open(os.environ['FARANDOLE_FIGURES'], 'w'))"
     (tmp_path / "train.py").write_text(program)
-    words = ("study", "strong", "--command", f"{sys.executable} train.py {{ranks}}", "--ranks", "1,2", "--out", "s", "--no-power")
+    words = ("study", "strong", "--command", f"{sys.executable} train.py {{ranks}}", "--ranks", "1,2", "--repeats", "1", "--out", "s", "--no-power")
     told = farandole(*words, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     alone, two = (one["figures"]["loss"] for one in results(tmp_path / "s"))
@@ -125,7 +126,7 @@ def test_no_point_waits_for_the_compiler(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_tables_of_a_folder(tmp_path: Path) -> None:
     assert farandole("study", "import", "summit-2019-table2", "--out", "paper", cwd=tmp_path).returncode == 0
-    for form, shown in (("text", "21.82"), ("markdown", "| 384 |"), ("csv", "epoch_s,"), ("latex", r"\hline")):
+    for form, shown in (("text", "21.8"), ("markdown", "| 384 |"), ("csv", "epoch_s,"), ("latex", r"\hline")):
         told = farandole("study", "table", "paper", "--format", form, cwd=tmp_path)
         assert told.returncode == 0 and shown in told.stdout, told.stderr
     told = farandole("study", "table", "paper", "--json", cwd=tmp_path)
@@ -145,10 +146,10 @@ def test_whoever_reads_a_table_may_leave(tmp_path: Path) -> None:
         assert (told.returncode, told.stderr) == (128 + signal.SIGPIPE, b"")
 
 
-# A program that starts two processes, which know nothing of each other or of signals, and waits for them.
+# A program that starts two processes, one of them in a session of its own, which know nothing of each other or of signals, and waits for them.
 FORKING = """
 import pathlib, subprocess, sys
-workers = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) for _ in range(2)]
+workers = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=away) for away in (False, True)]
 pathlib.Path("pids").write_text(" ".join(str(worker.pid) for worker in workers))
 for worker in workers:
     worker.wait()
@@ -244,7 +245,7 @@ def test_ctrl_c_ends_ranks_that_were_launched(tmp_path: Path) -> None:
 
 def test_jobs_typed_again_are_those_without_a_result(tmp_path: Path) -> None:
     command = "sh -c 'test {ranks} = 1 || sleep 60'"
-    words = ("study", "strong", "--command", command, "--ranks", "1,2", "--submit", "sbatch", "--no-power", "--out", "s")
+    words = ("study", "strong", "--command", command, "--ranks", "1,2", "--repeats", "1", "--submit", "sbatch", "--no-power", "--out", "s")
     assert "2 scripts in s/scripts" in farandole(*words, cwd=tmp_path).stdout
     plan = json.loads((tmp_path / "s" / "study.json").read_text())
     short, long = (f"{point['key']}-0" for point in plan["points"])
@@ -274,39 +275,13 @@ def test_jobs_typed_again_are_those_without_a_result(tmp_path: Path) -> None:
 
 
 def test_more_ranks_than_cores_are_marked(tmp_path: Path) -> None:
-    words = ("study", "weak", "--command", "true {ranks}", "--ranks", "1,9999", "--out", "s", "--no-power")
+    words = ("study", "weak", "--command", "true {ranks}", "--ranks", "1,9999", "--repeats", "1", "--out", "s", "--no-power")
     told = farandole(*words, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
-    assert "warning: 9999 ranks on" in told.stderr and "oversubscribed" in told.stderr
+    assert "warning: 9999 x 1 ranks x threads on" in told.stderr and "oversubscribed" in told.stderr
     assert [quiet(one) for one in results(tmp_path / "s")] == [[], ["oversubscribed"]]
     assert "oversubscribed: 9999 ranks" in told.stdout and "9999 ranks shared cores (oversubscribed)" in told.stdout
     assert results(tmp_path / "s")[0]["reasons"]["energy_j"] == "power was not sampled (--no-power)"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["strong", "nt3"], "--ranks 1,2,4"),
-        (["strong", "nt3", "--ranks", "two"], "give numbers, e.g. --ranks 1,2"),
-        (["strong", "--ranks", "2"], "name a benchmark"),
-        (["lr", "nt3", "--rates", "0.1", "--set", "learning_rat=1"], "learning_rate"),
-        (["batch", "nt3", "--ranks", "1"], "--batches 20,40"),
-        (["weak", "nt3", "--ranks", "2", "--vary", "rate"], "expected NAME=VALUE"),
-        (["strong", "nt3", "--ranks", "2", "--submit", "oar"], "sbatch, pbs, lsf"),
-        (["nothing.toml"], "cannot be read"),
-    ],
-)
-def test_mistakes_are_explained_in_one_line(tmp_path: Path, words: list[str], said: str) -> None:
-    told = farandole("study", *words, "--out", "s", cwd=tmp_path)
-    assert told.returncode == 2
-    assert told.stderr.startswith("farandole: ") and said in told.stderr
-    assert len(told.stderr.splitlines()) == 1
-    assert not (tmp_path / "s" / "study.json").exists()
-
-
-def test_an_unknown_study_lists_those_there_are(tmp_path: Path) -> None:
-    told = farandole("study", "storng", cwd=tmp_path)
-    assert told.returncode == 2 and "strong" in told.stderr and "loaders" in told.stderr
 
 
 @pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
@@ -347,3 +322,44 @@ def test_a_benchmark_from_a_study_file(tmp_path: Path) -> None:
     plan = json.loads((folder / "study.json").read_text())
     assert plan["points"][0]["key"] == found["key"] and plan["benchmark"] == "nt3" and plan["environment"]["cores"]
     assert plan["command"] == "farandole study my.toml --scalars tensorboard"
+
+
+SMALL = ["--set", "data_dir=data", "--set", "epochs=2", "--set", "conv=[4,5,1]", "--set", "pool=[4]", "--set", "dense=[8]", "--set", "batch_size=10"]
+
+
+@pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
+def test_a_scaling_study_gives_every_rank_the_same_threads_and_the_same_data(tmp_path: Path) -> None:
+    make("nt3", tmp_path / "data", rows=40, features=60, threads=1)
+    words = ["study", "strong", "nt3", "--preset", "test", "--ranks", "1,2", "--repeats", "1", *SMALL, "--out", "s", "--no-power"]
+    told = farandole(*words, cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    one, two = results(tmp_path / "s")
+    each = max(1, len(os.sched_getaffinity(0)) // 2)
+    for found in (one, two):
+        record = json.loads((tmp_path / "s" / found["run"] / "run.json").read_text())
+        assert found["settings"]["threads"] == found["figures"]["threads"] == record["threads"] == each
+    assert (one["settings"]["ranks"], two["settings"]["ranks"]) == (1, 2) and one["settings"]["data"] == two["settings"]["data"]
+    (table,) = [line for line in told.stdout.splitlines() if line.startswith("ranks ") and "speedup" in line]
+    assert "threads" in table and "efficiency" in told.stdout
+
+    again = farandole(*words, "--dry-run", cwd=tmp_path)
+    assert "2 points, 2 have a result already" in again.stdout
+    shutil.rmtree(tmp_path / "data")
+    make("nt3", tmp_path / "data", rows=48, features=60, threads=1)
+    other = farandole(*words, "--dry-run", cwd=tmp_path)
+    assert "2 points, 0 have a result already" in other.stdout, "of other data under the same name"
+
+
+@pytest.mark.more
+@pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
+def test_no_point_goes_on_from_another_s_checkpoints(tmp_path: Path) -> None:
+    make("nt3", tmp_path / "data", rows=40, features=60, threads=1)
+    words = ["study", "strong", "nt3", "--preset", "test", "--ranks", "1", "--repeats", "2", *SMALL, "--out", "s", "--no-power"]
+    told = farandole(*words, "--set", "checkpoint_dir=kept", "--set", "checkpoint_every=1", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    found = results(tmp_path / "s")
+    assert {folder.name for folder in (tmp_path / "kept").iterdir()} == {Path(one["run"]).name for one in found}
+    assert [one["figures"]["epochs"] for one in found] == [2, 2], "each has trained from the beginning"
+    for one in found:
+        record = json.loads((tmp_path / "s" / one["run"] / "run.json").read_text())
+        assert not record["checkpoints"]["resumed_from"] and list((tmp_path / "kept" / Path(one["run"]).name).iterdir())

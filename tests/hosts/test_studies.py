@@ -11,7 +11,7 @@ import pytest
 from hosts import Network
 
 WORDS = [
-    "study", "strong", "nt3", "--preset", "test", "--ranks", "1,2", "--hosts", "alpha:1,beta:1", "--set", "epochs=2",
+    "study", "strong", "nt3", "--preset", "test", "--ranks", "1,2", "--repeats", "1", "--hosts", "alpha:1,beta:1", "--set", "epochs=2",
     "--set", "conv=[4, 20, 4]", "--set", "pool=[10]", "--set", "dense=[8]",
 ]  # fmt: skip
 

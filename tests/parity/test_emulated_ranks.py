@@ -70,13 +70,13 @@ def outcome(hvd: Any, folder: str, framework: str, given: dict[str, Any]) -> dic
     import keras
     import numpy as np
 
-    from farandole.train.progress import Teller
+    from farandole.train.progress import RunLog
     from farandole.train.session import run_on_rank
     from farandole.train.settings import RunSettings
 
     own = f"{folder}/{given['benchmark']}"
     place = {"data_dir": own, "output_dir": own, "framework": framework}
-    result = run_on_rank(RunSettings.from_flat(place | given), Teller(None), began=0.0)
+    result = run_on_rank(RunSettings.from_flat(place | given), RunLog(None), began=0.0)
     assert len({rank.host for rank in result.ranks}) == 1 and len(result.ranks) == hvd.size()
     if hvd.rank() != 0:
         return {}

@@ -20,6 +20,10 @@ PUNCTUATION = {"&&", "||", ";", "|", "&"}
 OF_THE_READER = {"train.py", "my_script.py"}
 """Scripts that a document speaks of and the reader brings."""
 
+ACTIONS = ("study", "timeline", "trace", "data", "checkpoint", "bench")
+"""Verbs that are followed by what they do, which has options of its own."""
+INLINE = re.compile(r"`(farandole [a-z][^`]*)`")
+
 DOCUMENTS = {str(path.relative_to(ROOT)): path for path in documents()}
 
 
@@ -55,12 +59,22 @@ def farandole_arguments(command: list[str]) -> list[str] | None:
 
 
 @cache
-def help_of(verb: str) -> str:
+def help_of(*words: str) -> str:
     run = subprocess.run(
-        [sys.executable, "-m", "farandole", verb, "--help"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "farandole", *words, "--help"], capture_output=True, text=True, timeout=60
     )
-    assert run.returncode == 0, f"farandole {verb} --help: exit code {run.returncode}\n{run.stderr}"
+    assert run.returncode == 0, f"farandole {' '.join(words)} --help: exit code {run.returncode}\n{run.stderr}"
     return run.stdout
+
+
+def usage_of(arguments: list[str]) -> str:
+    """The help of the verb that is typed, and of the action within it where it has several."""
+    verb, *rest = arguments
+    if verb == "study" and rest and rest[0].endswith(".toml"):
+        return help_of(verb, "file")
+    if verb in ACTIONS and rest and not rest[0].startswith("-"):
+        return help_of(verb, rest[0])
+    return help_of(verb)
 
 
 @cache
@@ -75,8 +89,9 @@ def wrong_with(command: list[str]) -> str | None:
         return f"no make target {unknown}" if unknown else None
     if arguments and not arguments[0].startswith("-"):
         options = {word.split("=")[0] for word in arguments[1:] if word.startswith("--")}
-        unknown = [option for option in options if option not in help_of(arguments[0])]
-        return f"farandole {arguments[0]} has no {unknown}" if unknown else None
+        known = set(re.findall(r"--[a-z][\w-]*", usage_of(arguments))) if options else set()
+        unknown = [option for option in options if option not in known]
+        return f"farandole {' '.join(arguments[:2])} has no {unknown}" if unknown else None
     missing = [
         word
         for word in command
@@ -96,6 +111,14 @@ def test_commands_exist(document: str) -> None:
     for command in commands(DOCUMENTS[document].read_text()):
         wrong = wrong_with(command)
         assert wrong is None, f"{document}: `{shlex.join(command)}`: {wrong}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_in_sentences_have_such_options(document: str) -> None:
+    for text in INLINE.findall(DOCUMENTS[document].read_text()):
+        for command in split(text.replace("...", "").replace("|", " ")):
+            wrong = wrong_with(command) if "--" in text else None
+            assert wrong is None, f"{document}: `{text}`: {wrong}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -148,5 +171,5 @@ def test_studies_that_are_shown_can_be_planned(
 
 
 def test_a_wrong_command_is_seen() -> None:
-    text = "```sh\n$ make nothing\nX=1 make absent; make test && python examples/absent.py # why\n```\n"
-    assert [wrong_with(command) is None for command in commands(text)] == [False, False, True, False]
+    text = "```sh\n$ make nothing\nX=1 make absent; make test && python examples/absent.py # why\nfarandole study table DIR --ranks 2\n```\n"
+    assert [wrong_with(command) is None for command in commands(text)] == [False, False, True, False, False]

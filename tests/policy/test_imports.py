@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,41 @@ FORBIDDEN = {
     "farandole.benchmarks": ("farandole.comm", "farandole.train", "farandole.cli"),
     "farandole.checkpoint": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.observe": (*FRAMEWORKS, *DOORS, "farandole.comm", "mpi4py"),
-    "farandole.report": (*FRAMEWORKS, *DOORS, "farandole.comm", "farandole.train", "farandole.data", "farandole.cli", "mpi4py"),
+    "farandole.results": (*FRAMEWORKS, *DOORS, "farandole.cli", "farandole.report", "farandole.study", "mpi4py"),
+    "farandole.study": ("farandole.report", "farandole.cli"),
+    "farandole.report": (*FRAMEWORKS, *DOORS, "farandole.comm", "farandole.train", "farandole.data", "farandole.study", "farandole.cli", "mpi4py"),
     "farandole": ("farandole.cli", "mpi4py"),
 }
 ALLOWED = {("farandole.__main__", "farandole.cli"), ("farandole.comm.mpi", "mpi4py")}
 
+# Each room, and the rooms it may import. Read downwards it is the order in which they are built; there is no way back.
+ROOMS = {
+    "optim": (),
+    "launch": (),
+    "observe": ("launch",),
+    "results": ("observe",),
+    "comm": ("launch", "observe"),
+    "data": ("comm", "observe"),
+    "elastic": ("comm", "data", "launch"),
+    "checkpoint": ("comm", "data", "observe"),
+    "torch": ("checkpoint", "comm", "elastic", "launch", "optim"),
+    "tensorflow": ("comm", "launch"),
+    "keras": ("checkpoint", "comm", "launch", "tensorflow", "torch"),
+    "benchmarks": ("data", "optim"),
+    "train": ("benchmarks", "checkpoint", "comm", "data", "keras", "launch", "observe", "optim", "results"),
+    "candle": ("train",),
+    "study": ("benchmarks", "comm", "data", "launch", "observe", "optim", "results", "train"),
+    "report": ("observe", "results"),
+}
+AGAINST = {
+    ("farandole.launch.launcher", "observe"),  # merges the timelines of ranks that have ended, and tells when they ran
+    ("farandole.launch.launcher", "elastic"),  # clears commits, and counts them to start again
+    ("farandole.launch.restarts", "elastic"),
+    ("farandole.launch.probe", "comm"),  # a program that asks MPI what it is
+    ("farandole.tensorflow", "keras"),  # Horovod's names for the other door
+    ("farandole.tensorflow.keras", "keras"),
+}
+"""Modules that import against the order, and what; the list may only become shorter."""
 IMPORT_LIMIT_S = 0.2
 IMPORT_AND_TELL = """
 import json, sys, time
@@ -55,6 +86,32 @@ def test_imports_point_one_way() -> None:
     assert not found, "\n".join(found)
 
 
+def room_of(name: str) -> str:
+    """Of a module; nothing for those that are in no room."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "farandole" and parts[1] in ROOMS else ""
+
+
+def between_rooms() -> set[tuple[str, str]]:
+    """Modules, and rooms that they import."""
+    found = {(module.name, room_of(one.name)) for module in modules() for one in module.imports() if room_of(module.name)}
+    return {(name, room) for name, room in found if room not in ("", room_of(name))}
+
+
+def test_every_room_is_in_the_order() -> None:
+    assert {module.name.split(".")[1] for module in modules() if module.name.count(".") > 1} <= {*ROOMS}
+
+
+def test_rooms_import_in_one_direction() -> None:
+    wrong = {(name, room) for name, room in between_rooms() if room not in ROOMS[room_of(name)]}
+    assert wrong - AGAINST == set()
+    assert wrong == AGAINST, "an exception that nothing needs any more"
+
+
+def test_no_cycle_among_rooms() -> None:
+    assert [*TopologicalSorter(ROOMS).static_order()]
+
+
 @pytest.mark.parametrize(
     ("name", "source"),
     [
@@ -63,6 +120,7 @@ def test_imports_point_one_way() -> None:
         ("farandole.comm.engine", "import importlib\nimportlib.import_module('jax')"),
         ("farandole.observe.timeline", "from farandole.comm import world"),
         ("farandole.report.page", "from .. import comm"),
+        ("farandole.study.running", "from farandole.report import write_report"),
         ("farandole.launch.run", "from mpi4py import MPI"),
         ("farandole.train.loop", "from farandole import cli"),
     ],

@@ -14,10 +14,11 @@ from farandole.errors import TrainingError
 from farandole.train import session
 
 def run_on_rank(settings, *_, **__):
-    raise TrainingError(f"trains in {settings.output_dir}")
+    import torch
+    raise TrainingError(f"trains in {settings.output_dir} with {torch.get_num_threads()} threads")
 
 session.run_on_rank = run_on_rank
-codes = [main(["run", "nt3", *words]) for words in (["--dropout", "2"], ["-n", "2"], [], ["--output-dir", sys.argv[1]])]
+codes = [main(["run", "nt3", *words]) for words in (["--dropout", "2"], ["-n", "2"], [], ["--output-dir", sys.argv[1], "--threads", "3"])]
 result(codes)
 """
 
@@ -28,7 +29,8 @@ def test_one_folder_and_one_voice(tmp_path: Path) -> None:
     assert run.results == [[2, 2, 1, 1]] * 2
     assert run.stderr.count("dropout=2.0: expected a fraction") == run.stderr.count("-n: the ranks are there already") == 1
     (folder,) = (tmp_path / "out").iterdir()
-    assert run.stderr.count(f"trains in {folder.relative_to(tmp_path)}\n") == 2
+    assert run.stderr.count(f"trains in {folder.relative_to(tmp_path)} with 1 threads\n") == 2
+    assert run.stderr.count(f"trains in {tmp_path} with 3 threads\n") == 2
     assert (tmp_path / "log.txt").read_text() == ""
 
 

@@ -109,6 +109,39 @@ def test_mpiexec_s_ranks_merge_theirs_when_they_end(variable, tmp_path):
     assert [found.name for found in tmp_path.iterdir()] == [path.name]
 
 
+def test_a_timeline_begins_where_its_ranks_have_begun(tmp_path):
+    path = tmp_path / "trace.json"
+    script = """
+        import time, farandole as fd
+        time.sleep(0.5)
+        fd.init()
+        with fd.observe.energy("work"):
+            time.sleep(0.2)
+    """
+    run_ranks(2, script, env={"FARANDOLE_TIMELINE": str(path)}, timeout=60)
+    found = analyse(path)
+    assert min(band["start_s"] for band in found["bands"]) == 0
+    for rank in found["ranks"]:
+        assert rank["phases"]["start"] > 0.5 and rank["phases"]["work"] >= 0.2
+        assert sum(rank["phases"].values()) == pytest.approx(rank["total_s"], abs=0.1), "nothing is left out"
+
+
+def test_only_the_first_init_tells_the_start(tmp_path):
+    path = tmp_path / "trace.json"
+    script = """
+        import time, farandole as fd
+        time.sleep(0.5)
+        fd.init()
+        fd.shutdown()
+        fd.init()
+        fd.barrier()
+    """
+    run_ranks(2, script, env={"FARANDOLE_TIMELINE": str(path)}, timeout=60)
+    found = analyse(path)
+    assert [rank["phases"] for rank in found["ranks"]] == [{}, {}]
+    assert max(rank["total_s"] for rank in found["ranks"]) < 0.5
+
+
 def test_what_others_record_after_rank_0_has_ended_is_not_lost(tmp_path):
     path = tmp_path / "trace.json"
     script = """

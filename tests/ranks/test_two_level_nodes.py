@@ -52,6 +52,7 @@ result({
     "nodes": fd.describe()["nodes"],
     "differ": hvd.check_buffers_match([p.data for p in model.parameters()]),
     "apart": apart,
+    "plan": [hvd.describe()["plans"][-1][name] for name in ("collective", "bytes_per_step", "messages_per_step")],
 })
 """
 
@@ -91,5 +92,11 @@ def test_ranks_on_several_nodes_reduce_and_train_as_one_process(
     results = run_ranks(len(places), SCRIPT, env=env, timeout=120).results
     assert [r["place"] for r in results] == places
     assert all(r["differ"] == 0 for r in results)
+    collective, nbytes, messages = results[0]["plan"]
+    between = algorithm.rpartition("=")[2]
+    assert collective == (between if len(set(nodes.split(","))) == len(places) else f"two-level: sliced direct, {between}")
+    counts = 4 * len(("weight", "bias") * 2)  # on how many ranks each gradient exists
+    assert nbytes == 4 * (700 * 500 + 500 + 500 * 10 + 10) + counts and messages == 3, "the large gradient, a bucket, the counts"
+    assert all(r["plan"] == results[0]["plan"] for r in results)
     # Gradients of parts of the batch are averaged instead of one of the whole: float32 rounding, 4 steps.
     assert all(r["apart"] < 1e-6 for r in results)

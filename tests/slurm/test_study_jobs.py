@@ -32,7 +32,7 @@ def test_points_are_jobs_on_two_nodes(slurm: Cluster, tmp_path: Path) -> None:
     make("nt3", tmp_path / "data", rows=40, features=60, threads=1)
     farandole = (sys.executable, "-m", "farandole", "study")
     asked = ("--submit", "sbatch", "--ranks-per-node", "1", "--time", "00:02:00", "--directive=--comment=mine")
-    written = typed(slurm, tmp_path, *farandole, "strong", "nt3", "--ranks", "2", *SMALL, *asked, "--out", "s")
+    written = typed(slurm, tmp_path, *farandole, "strong", "nt3", "--ranks", "2", "--repeats", "1", *SMALL, *asked, "--out", "s")
     assert written.returncode == 0, written.stderr
     assert "sh s/submit.sh" in written.stdout and "farandole study collect s" in written.stdout
     (script,) = (tmp_path / "s" / "scripts").glob("*.sbatch")
@@ -53,6 +53,7 @@ def test_points_are_jobs_on_two_nodes(slurm: Cluster, tmp_path: Path) -> None:
     found = json.loads(line)
     assert found["status"] == "ok", f"{found['reason']}\n{said}"
     assert (found["settings"]["ranks"], found["settings"]["nodes"], found["job"]["system"]) == (2, 2, "slurm")
+    assert found["settings"]["threads"] == found["figures"]["threads"] and found["settings"]["data"]
     assert found["figures"]["global_batch"] == 20 and found["figures"]["comm_bytes"] > 0
     assert (found["figures"]["energy_j"] is None) == ("energy_j" in found["reasons"]), "unknown, and why, or of both nodes"
     assert (tmp_path / "s" / found["run"] / "timeline.json").exists()
@@ -62,7 +63,7 @@ def test_points_are_jobs_on_two_nodes(slurm: Cluster, tmp_path: Path) -> None:
 
 def test_a_job_that_slurm_ends_leaves_a_failed_point(slurm: Cluster, tmp_path: Path) -> None:
     farandole = (sys.executable, "-m", "farandole", "study")
-    asked = ("--ranks", "1", "--no-power", "--submit", "sbatch", "--time", "00:02:00", "--out", "s")
+    asked = ("--ranks", "1", "--repeats", "1", "--no-power", "--submit", "sbatch", "--time", "00:02:00", "--out", "s")
     written = typed(slurm, tmp_path, *farandole, "strong", "--command", "sleep 100 {ranks}", *asked)
     assert written.returncode == 0, written.stderr
     assert typed(slurm, tmp_path, "sh", "s/submit.sh").returncode == 0

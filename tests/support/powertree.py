@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from farandole.observe.power import Recording, Sampler, find_sensors
-from farandole.observe.power.meters import Clock
+from farandole.observe.power.meters import Clocks
 
 __all__ = ["EPOCH_NS", "Machine", "Zone", "ramp", "steady"]
 
@@ -45,7 +45,7 @@ class Machine:
         self.root = root
         self.second = 0.0
         self._shows: dict[Path, Callable[[float], str]] = {}
-        self.clock = Clock(
+        self.clock = Clocks(
             monotonic_ns=lambda: round(self.second * 1e9),
             # Two clocks are never read at once, so that they seem to drift apart and back.
             realtime_ns=lambda: EPOCH_NS + round(self.second * 1e9) + round(self.second * 10) % 3 * 400,

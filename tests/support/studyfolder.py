@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,7 +15,7 @@ from typing import Any
 from farandole.observe import timeline
 from farandole.observe.merge import LIMIT_BYTES
 
-__all__ = ["Shape", "analysis", "changed", "large_study", "make_loaders", "make_run", "make_study", "record_timeline", "stand_in_analyse"]
+__all__ = ["Shape", "changed", "large_study", "make_loaders", "make_run", "make_study", "record_timeline"]
 
 ENVIRONMENT = {
     "cpu": "Example 9000 Processor",
@@ -48,7 +48,9 @@ class Shape:
     accuracy: bool = True
     trace: bool = True
     """Of the last run on most ranks."""
+    schema: int = 2
     cores: int = 8
+    threads: int = 1
     title: str = "NT3, strong scaling"
 
 
@@ -58,7 +60,7 @@ def make_study(folder: Path, shape: Shape | None = None) -> Path:
     points = list(_points(shape))
     lines = [_line(folder, shape, point) for point in points]
     about = {
-        "schema": 1,
+        "schema": shape.schema,
         "kind": shape.kind,
         "title": shape.title,
         "benchmark": "nt3",
@@ -100,6 +102,7 @@ def make_loaders(
     repeats: int = 3,
     failing: Sequence[str] = (),
     cores: int = 8,
+    schema: int = 2,
 ) -> Path:
     """A folder as `farandole study loaders` leaves it: alone and, of the training file, two at once."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,43 +111,60 @@ def make_loaders(
         for role, ranks in (("train", 1), ("train", 2), ("test", 1)):
             for loader in loaders:
                 for state in ("cold", "warm"):
-                    lines += [_reading(benchmark, role, ranks, loader, state, repeat, loader in failing) for repeat in range(repeats)]
+                    settings = (_settings_of_reading if schema > 1 else _settings_of_reading_1)(benchmark, role, ranks, loader, state)
+                    lines += [{"schema": schema, **_reading(settings, repeat, loader in failing)} for repeat in range(repeats)]
     about = {
-        "schema": 1, "kind": "loaders", "benchmark": None, "preset": None, "fixed": {}, "title": "Loaders compared",
-        "command": f"farandole study loaders {' '.join(benchmarks)} --preset paper --repeats {repeats}", "base": {"loader": "pandas"},
+        "schema": schema, "kind": "loaders", "benchmark": None, "preset": None, "fixed": {}, "title": "Loaders compared",
+        "command": f"farandole study loaders {' '.join(benchmarks)} --preset paper --repeats {repeats}",
+        "base": lines[0]["settings"] if schema > 1 else {"loader": "pandas"},
         "points": [{name: line[name] for name in ("key", "settings", "repeat")} for line in lines],
         "environment": {**ENVIRONMENT, "cores": cores, "packages": {"farandole": "0.1.0", "pandas": "2.3.1"}},
-        "git": GIT, "created": "2026-03-02T09:30:00+00:00", "compile_s": 4.5,
+        "git": GIT, "created": "2026-03-02T09:30:00+00:00",
     }  # fmt: skip
     (folder / "study.json").write_text(json.dumps(about, indent=1))
     (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
-def _reading(benchmark: str, role: str, ranks: int, loader: str, state: str, repeat: int, failed: bool) -> dict[str, Any]:
+def _settings_of_reading(benchmark: str, role: str, ranks: int, loader: str, state: str) -> dict[str, Any]:
     name, size = _FILES[benchmark][role]
-    settings = {
-        "ranks": ranks, "benchmark": benchmark, "role": role, "path": f"/data/{name}", "bytes": size, "mtime_ns": 1, "inode": 2,
-        "loader": loader, "version": "2.3.1", "state": state,
+    return {
+        "ranks": ranks, "nodes": 1, "command": "{python} -m farandole.study.reading {benchmark}/{role} {path}", "benchmark": benchmark,
+        "role": role, "file": name, "path": f"/data/{name}", "bytes": size, "data": "0123456789ab", "state": state, "loader": loader,
     }  # fmt: skip
-    key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
-    load_s = size / 1e6 / _LOADERS[loader] * (1.0 + 0.02 * repeat) * (1.2 if state == "cold" else 1.0) * (1.6 if ranks > 1 else 1.0)
+
+
+def _settings_of_reading_1(benchmark: str, role: str, ranks: int, loader: str, state: str) -> dict[str, Any]:
+    """As the schema before had them."""
+    name, size = _FILES[benchmark][role]
+    return {
+        "ranks": ranks, "benchmark": benchmark, "role": role, "path": f"/data/{name}", "bytes": size, "mtime_ns": size, "inode": size,
+        "loader": loader, "version": f"{len(loader)}.1", "state": state,
+    }  # fmt: skip
+
+
+def _reading(settings: dict[str, Any], repeat: int, failed: bool) -> dict[str, Any]:
+    size, loader, ranks = settings["bytes"], settings["loader"], settings["ranks"]
+    load_s = size / 1e6 / _LOADERS[loader] * (1.0 + 0.02 * repeat) * (1.2 if settings["state"] == "cold" else 1.0) * (1.6 if ranks > 1 else 1.0)
     figures = {
         "load_s": load_s, "mb_per_s": size / 1e6 / load_s, "safe_s": None, "peak_bytes": 2 * size, "resident_peak_bytes": 2 * size,
         "held_bytes": size * (1 if "fast" in loader else ranks), "rows": 1120, "columns": 60483,
     }  # fmt: skip
+    # Starting a process takes much longer than most readings, and varies more.
+    figures |= {"total_s": load_s + 3.0 + 0.7 * ((repeat + len(loader)) % 3)} if "file" in settings else {}
+    key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
     line = {
-        "schema": 1, "study": "loaders", "key": key, "settings": settings, "repeat": repeat, "status": "ok", "reason": None,
+        "study": "loaders", "key": key, "settings": settings, "repeat": repeat, "status": "ok", "reason": None,
         "started": "2026-03-02T09:31:00+00:00", "wall_s": load_s, "run": None, "marks": [], "figures": figures, "reasons": {},
     }  # fmt: skip
     return line | {"status": "failed", "reason": f"{loader} ran out of memory", "figures": {}} if failed else line
 
 
 def large_study(folder: Path) -> Path:
-    """200 points: 5 rank counts, 2 loaders, 4 batch sizes, 5 repeats; with a trace of 64 ranks."""
+    """200 points: 5 rank counts, 2 loaders, 4 batch sizes, 5 repeats."""
     return make_study(
         folder,
-        Shape(ranks=(4, 8, 16, 32, 64), loaders=("pandas", "fast"), batch_sizes=(10, 20, 40, 80), repeats=5, cores=128),
+        Shape(ranks=(4, 8, 16, 32, 64), loaders=("pandas", "fast"), batch_sizes=(10, 20, 40, 80), repeats=5, cores=128, trace=False),
     )
 
 
@@ -156,12 +176,17 @@ def _points(shape: Shape) -> Iterable[dict[str, Any]]:
                     settings = {
                         "ranks": ranks, "nodes": max(1, ranks // 8), "batch_size": batch, "rate": rate * ranks,
                         "loader": loader, "seed": 2017,
-                    }  # fmt: skip
+                    } | _threads(shape)  # fmt: skip
                     if shape.kind == "lr":
                         settings["rate"] = rate
                     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
                     for repeat in range(shape.repeats):
                         yield {"key": key, "settings": settings, "repeat": repeat}
+
+
+def _threads(shape: Shape) -> dict[str, int]:
+    """Of a rank; the schema before did not say."""
+    return {"threads": shape.threads} if shape.schema > 1 else {}
 
 
 def _line(folder: Path, shape: Shape, point: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +195,7 @@ def _line(folder: Path, shape: Shape, point: dict[str, Any]) -> dict[str, Any]:
     (folder / run).mkdir(parents=True, exist_ok=True)
     (folder / run / "console.txt").write_text("rank 0: epoch 1\n")
     line = {
-        "schema": 1, "study": shape.kind, **point, "status": "ok", "reason": None, "started": "2026-03-02T09:31:00+00:00",
+        "schema": shape.schema, "study": shape.kind, **point, "status": "ok", "reason": None, "started": "2026-03-02T09:31:00+00:00",
         "run": run, "marks": _marks(shape, settings), "figures": {}, "reasons": {},
     }  # fmt: skip
     if (settings["ranks"], repeat) in shape.failures:
@@ -182,7 +207,7 @@ def _line(folder: Path, shape: Shape, point: dict[str, Any]) -> dict[str, Any]:
     if shape.power != "none":
         (folder / run / "power.json").write_text(json.dumps(_power(figures, shape)))
     if shape.trace and repeat == shape.repeats - 1 and settings["ranks"] == max(shape.ranks):
-        (folder / run / "timeline.json").write_text(json.dumps(analysis(settings["ranks"], figures, shape.power)))
+        record_timeline(folder / run / "timeline.json", ranks=settings["ranks"], phases=figures, power=shape.power)
     return line | {"wall_s": figures["total_s"] + 1, "figures": figures, "reasons": reasons}
 
 
@@ -210,7 +235,7 @@ def _figures(shape: Shape, settings: dict[str, Any], random: Random) -> dict[str
     watts = (95 + 12 * min(ranks, 8)) * settings["nodes"] if shape.power != "none" else None
     energy_j = None if watts is None else watts * total_s
     accuracy = min(0.99, 1 - 0.008 * 1.75**doublings * (0.5 + batch / 40)) + random.gauss(0, 0.003)
-    return {
+    return _threads(shape) | {
         "total_s": total_s, "load_s": load_s, "preprocess_s": preprocess_s, "broadcast_s": broadcast_s, "train_s": train_s,
         "evaluate_s": evaluate_s, "epoch_s": train_s / epochs, "step_s": train_s / epochs / 56,
         "samples_per_s": samples / train_s, "comm_bytes": 62_000_000 * 56 * epochs, "comm_s": exposed_s * 2.1,
@@ -238,77 +263,7 @@ def _power(figures: dict[str, Any], shape: Shape) -> dict[str, Any]:
     return {"total": total, "phases": {}, "nodes": [{"host": "n1", "sampler": {"share_of_a_core": 0.0031, "interval_s": 0.1}}]}
 
 
-def analysis(ranks: int, figures: dict[str, Any], power: str = "modelled") -> dict[str, Any]:
-    """What analysing the trace of such a run gives; rank 3 is late, as is every hundredth step."""
-    random = Random(ranks)
-    names = ("load", "preprocess", "broadcast", "train", "evaluate")
-    ends, at = {}, 2.4
-    for name in names:
-        ends[name] = (at, at := at + figures[f"{name}_s"])
-    step_s = max(0.004, figures["step_s"])
-    steps = min(600, max(24, round(figures["train_s"] / step_s)))
-    return {
-        "ranks": [
-            {
-                "rank": rank, "phases": {name: figures[f"{name}_s"] for name in names}, "comm_s": figures["comm_s"],
-                "steps": [_step(step_s, rank, step, random) for step in range(steps)], "exposed_s": figures["exposed_s"],
-                "step_wait_s": [0.0 if rank == 3 else round(0.35 * step_s, 6)] * steps,
-                "hidden_s": figures["comm_s"] - figures["exposed_s"], "wait_s": figures["wait_s"],
-                "data_stall_s": figures["data_stall_s"],
-            }
-            for rank in range(ranks)
-        ],
-        "residual_s": 14e-6,
-        "missing_ranks": [], "unfinished_ranks": [], "dropped_by_rank": {}, "cut_bytes_by_rank": {}, "ignored_parts": {},
-        "condensed": None,
-        "power": [] if power == "none" else [_watts(node, ends, power, random) for node in range(max(1, ranks // 8))],
-        "bands": [band for rank in range(ranks) for band in _bands(rank, ends, random)],
-        "communication": [stretch for rank in range(ranks) for stretch in _communication(rank, ends)],
-        "components": [
-            {"name": name, "calls": float(calls), "seconds": figures[figure]}
-            for name, calls, figure in (
-                ("fit", 1, "train_s"), ("read", 2, "load_s"), ("allreduce", steps, "comm_s"), ("wait for gradients", steps, "exposed_s"),
-                ("broadcast", 1, "broadcast_s"),
-            )
-        ],
-    }  # fmt: skip
-
-
-def _step(step_s: float, rank: int, step: int, random: Random) -> float:
-    slow = (1.35 if rank == 3 else 1.0) * (1.8 if step % 100 == 99 else 1.0) * (12.0 if step == 0 else 1.0)
-    return round(step_s * slow * random.gauss(1.0, 0.05), 6)
-
-
-def _watts(node: int, ends: dict[str, tuple[float, float]], power: str, random: Random) -> dict[str, Any]:
-    levels = {"load": 98.0, "preprocess": 110.0, "broadcast": 90.0, "train": 176.0, "evaluate": 150.0}
-    last = max(end for _, end in ends.values())
-    times = [round(0.1 * at, 1) for at in range(int(10 * last) + 12)]
-    watts = []
-    for at_s in times:
-        name = next((name for name, (start, end) in ends.items() if start <= at_s < end), "")
-        watts.append(round(levels.get(name, 82.0) + 3 * node + random.gauss(0, 4 if name == "train" else 1.2), 1))
-    return {"node": f"n{node + 1}", "t_s": times, "w": watts, "provenance": power}
-
-
-def _bands(rank: int, ends: dict[str, tuple[float, float]], random: Random) -> Iterable[dict[str, Any]]:
-    late = random.random() * 0.3
-    yield {"rank": rank, "name": "start", "start_s": 0.0, "end_s": ends["load"][0]}
-    for name, (start, end) in ends.items():
-        slower = late if name == "load" else 0.0
-        sooner = late if name in ("preprocess", "broadcast") else 0.0
-        yield {"rank": rank, "name": name, "start_s": start + sooner, "end_s": end + slower}
-
-
-def _communication(rank: int, ends: dict[str, tuple[float, float]]) -> Iterable[dict[str, Any]]:
-    start, end = ends["broadcast"]
-    yield {"rank": rank, "name": "BROADCAST", "start_s": start, "end_s": end}
-    start, end = ends["train"]
-    every = (end - start) / 120
-    for at in range(120):
-        yield {"rank": rank, "name": "ALLREDUCE", "start_s": start + (at + 0.62) * every, "end_s": start + (at + 0.97) * every}
-
-
-def make_run(folder: Path, *, ranks: int = 4, epochs: int = 8, trace: bool = True) -> Path:
+def make_run(folder: Path, *, ranks: int = 4, epochs: int = 8, trace: bool = True, schema: int = 2) -> Path:
     """A run directory, as `farandole run nt3` leaves it, without power."""
     folder.mkdir(parents=True, exist_ok=True)
     random = Random(ranks)
@@ -316,9 +271,10 @@ def make_run(folder: Path, *, ranks: int = 4, epochs: int = 8, trace: bool = Tru
     figures = _figures(shape, {"ranks": ranks, "nodes": 1, "batch_size": 20, "loader": "fast", "rate": 0.001}, random)
     phases = {name: figures.get(f"{name}_s", {"start": 2.0, "build": 0.25}.get(name, 0.15)) for name in PHASES}
     seconds = {name: [value * random.gauss(1.0, 0.02) for _ in range(ranks)] for name, value in phases.items()}
+    threads = {"threads": 2, "startup_s": 0.4} if schema > 1 else {}
     seconds["total"] = [sum(seconds[name][rank] for name in PHASES) for rank in range(ranks)]
     record = {
-        "schema": 1, "farandole": "0.1.0", "benchmark": "nt3", "preset": "demo", "framework": "torch", "ranks": ranks,
+        "schema": schema, **threads, "farandole": "0.1.0", "benchmark": "nt3", "preset": "demo", "framework": "torch", "ranks": ranks,
         "trained_as": ranks, "started": "2026-03-02T09:31:00+00:00", "settings": SETTINGS,
         "plan": {"ranks": ranks, "epochs": epochs, "steps": 56, "local_batch": 20, "rate": 0.001 * ranks,
                  "samples_per_epoch": 1120, "global_batch": 20 * ranks},
@@ -337,7 +293,7 @@ def make_run(folder: Path, *, ranks: int = 4, epochs: int = 8, trace: bool = Tru
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(record))
     if trace:
-        (folder / "timeline.json").write_text(json.dumps(analysis(ranks, figures, "none")))
+        record_timeline(folder / "timeline.json", ranks=ranks, phases=figures, power="none")
     return folder
 
 
@@ -354,27 +310,50 @@ def _summary(values: Sequence[float]) -> dict[str, float]:
     return {"min": min(values), "median": middle, "max": max(values)}
 
 
-def stand_in_analyse(path: Path) -> dict[str, Any]:
-    """For `farandole.observe.analysis.analyse`: these folders' traces are analysed already."""
-    told: dict[str, Any] = json.loads(path.read_text())
-    return told
+_RECORDED = ("load", "preprocess", "broadcast", "train", "evaluate")
 
 
-def record_timeline(path: Path, *, ranks: int, steps: int = 40, limit_bytes: int = LIMIT_BYTES) -> None:
-    """A timeline as ranks record and merge it: steps of 10 ms, in which rank 1 is late and the others wait for it."""
-    origin_ns, ms = time.monotonic_ns(), 1_000_000
+def record_timeline(
+    path: Path, *, ranks: int, steps: int = 40, phases: Mapping[str, float] | None = None, power: str = "measured-component",
+    limit_bytes: int = LIMIT_BYTES,
+) -> None:  # fmt: skip
+    """A timeline as ranks record and merge it: steps in which rank 1 is late and the others wait for it.
+
+    `phases` has seconds such as `train_s`; without them, steps take 10 ms.
+    """
+    seconds = [(name, phases[f"{name}_s"]) for name in _RECORDED] if phases else [("load", 0.1), ("train", 0.01 * steps)]
+    origin_ns, total_s = time.monotonic_ns(), sum(taken for _, taken in seconds)
     for rank in range(ranks):
         timeline.start(path, rank=rank, size=ranks, host="n1", origin_ns=origin_ns)
-        timeline.span("phases", "load", origin_ns, origin_ns + 100 * ms)
-        for step in range(steps):
-            began = origin_ns + (100 + 10 * step) * ms
-            ready = began + (8 if rank == 1 else 5) * ms
-            timeline.span("training", "BACKWARD", began, ready)
-            timeline.span("training", "WAIT_FOR_GRADIENTS", ready, began + 9 * ms, {"step": step})
-            timeline.span("steps", "STEP", began, began + 10 * ms, {"step": step})
-        timeline.span("phases", "train", origin_ns + 100 * ms, origin_ns + (100 + 10 * steps) * ms)
-        if rank == 0:
-            for at in range(steps + 10):
-                timeline.counter("power of parts n1", origin_ns + 10 * at * ms, {"cpu": 40.0 if at < 10 else 80.0 + at % 3, "memory": 5.0 + at % 2})
+        at_ns = origin_ns
+        for name, taken_s in seconds:
+            end_ns = at_ns + round(1e9 * taken_s)
+            timeline.span("phases", name, at_ns, end_ns)
+            if name == "broadcast":
+                timeline.span("broadcast", "BROADCAST", at_ns, end_ns)
+            elif name == "train":
+                _record_steps(rank, steps, at_ns, end_ns)
+            at_ns = end_ns
+        if rank == 0 and power != "none":
+            _record_power(power, steps + 10, origin_ns, round(1e9 * total_s / (steps + 10)))
         timeline.stop()
     timeline.merge_parts(path, limit_bytes)
+
+
+def _record_steps(rank: int, steps: int, start_ns: int, end_ns: int) -> None:
+    timeline.span("steps", "FIT", start_ns, end_ns)
+    step_ns = (end_ns - start_ns) // steps
+    for step in range(steps):
+        began = start_ns + step * step_ns
+        ready = began + step_ns * (8 if rank == 1 else 5) // 10
+        timeline.span("training", "BACKWARD", began, ready)
+        timeline.span("training", "WAIT_FOR_GRADIENTS", ready, began + step_ns * 9 // 10, {"step": step})
+        timeline.span("steps", "STEP", began, began + step_ns, {"step": step})
+
+
+def _record_power(provenance: str, points: int, start_ns: int, each_ns: int) -> None:
+    told = {"node": "n1", "provenance": provenance, "parts": {"cpu": provenance, "memory": provenance}}
+    timeline.instant("power", "POWER", start_ns, told)
+    for at in range(points):
+        watts = {"cpu": 40.0 if at < points // 5 else 80.0 + at % 3, "memory": 5.0 + at % 2}
+        timeline.counter("power of parts n1", start_ns + at * each_ns, watts)

@@ -12,15 +12,14 @@ import pytest
 
 from farandole.errors import FarandoleError
 from farandole.observe import timeline
-from farandole.observe.clock import Clock
-from farandole.observe.part import CLOSING_BYTES
+from farandole.observe.part import CLOSING_BYTES, ClockOffset
 
 HOUR_NS = 3_600 * 10**9
 
 
 def make_part(path: Path, *, rank: int, size: int, names: list[str], clock_offset_ns: int = 0) -> Path:
     """A rank that records spans of 1 us, each 10 us after the other; its start is the first one's."""
-    timeline.start(path, rank=rank, size=size, host=f"n{rank}", clock=Clock(offset_ns=clock_offset_ns))
+    timeline.start(path, rank=rank, size=size, host=f"n{rank}", clock=ClockOffset(offset_ns=clock_offset_ns))
     now = time.monotonic_ns()
     for number, name in enumerate(names):
         timeline.span("training", name, now + number * 10_000, now + number * 10_000 + 1_000)
@@ -155,7 +154,7 @@ def test_a_merge_that_fails_keeps_the_parts_and_says_what_to_type(tmp_path):
 ENDLESS = """
 import itertools, sys, time
 from farandole.observe import timeline
-from farandole.observe.clock import Clock
+from farandole.observe.part import ClockOffset
 timeline.start(sys.argv[1], rank=int(sys.argv[2]), size=2, host="n")
 for number in itertools.count():
     now = time.monotonic_ns()

@@ -4,7 +4,8 @@
     -> Dense 20 relu, dropout 0.1 -> Dense 2 softmax            154,922,918 parameters
 
 Categorical cross-entropy, SGD 0.001, batches of 20, 384 epochs in the paper. The rate is divided by 10 when the
-validation loss has stood still for 10 epochs.
+validation loss has stood still for 10 epochs. As published, validation is on the test set; `val_split` takes samples from
+the training file instead.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class NT3(Parameters):
     reduce_lr: bool = option(
         True, "divide the rate by 10 when the validation loss has stood still for 10 epochs"
     )
+    val_split: float = option(0.0, "fraction of the training file kept for validation; nt3: 0 validates on the test set, as published")
 
     def __post_init__(self) -> None:
         Parameters.__post_init__(self)
@@ -63,17 +65,20 @@ def load(folder: Path, parameters: NT3) -> TrainingData:
     data = load_files(
         folder,
         scaling=parameters.scaling,
+        validation=parameters.val_split,
         feature_subsample=parameters.feature_subsample,
         feature_seed=parameters.rng_seed,
     )
     train, test = (ArraySamples((part.x,), part.y) for part in (data.train, data.test))
+    validation = ArraySamples((data.validation.x,), data.validation.y) if parameters.val_split else test
+    parts = (train, validation, test) if parameters.val_split else (train, test)
     return TrainingData(
         train=train,
-        validation=test,
+        validation=validation,
         test=test,
         features=train.inputs[0].shape[1],
         classes=data.classes,
-        nbytes=train.inputs[0].nbytes + test.inputs[0].nbytes,
+        nbytes=sum(part.inputs[0].nbytes for part in parts),
     )
 
 

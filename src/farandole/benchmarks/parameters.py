@@ -69,7 +69,8 @@ class Parameters:
             raise SettingsError(f"learning_rate={self.learning_rate}: expected a number above 0, e.g. 0.001")
         if (penalty := getattr(self, "reg_l2", 0.0)) < 0:
             raise SettingsError(f"reg_l2={penalty}: expected 0 or more, e.g. 0.00001")
-        if not 0 < (kept := getattr(self, "val_split", 0.1)) < 1:  # of benchmarks whose files have no validation data
+        kept = getattr(self, "val_split", None)
+        if kept is not None and kept != _fields(type(self))["val_split"].default and not 0 < kept < 1:
             raise SettingsError(f"val_split={kept}: expected a fraction between 0 and 1, e.g. 0.1")
         for name, kind in _fields(type(self)).items():
             choices, value = kind.metadata.get("choices"), getattr(self, name)

@@ -10,7 +10,7 @@ from farandole.comm.collectives import allgather_object
 from farandole.comm.process_sets import ProcessSet
 
 if TYPE_CHECKING:
-    from farandole.observe.power.figures import Figure
+    from farandole.observe.power.energy import Energy
 
 __all__ = ["Joules"]
 
@@ -41,7 +41,7 @@ class Joules:
             progress.energy_j = (progress.energy_j or 0.0) + stretch.energy_j
             progress.energy_provenance = _least(progress.energy_provenance, str(stretch.provenance))
 
-    def _stretch(self) -> Figure | None:
+    def _stretch(self) -> Energy | None:
         """None where nobody samples."""
         from farandole.observe.power.nodes import combine
         from farandole.observe.power.session import energy_between

@@ -15,7 +15,7 @@ import numpy as np
 from farandole.comm.reduce import Layout
 from farandole.comm.transport import Request, Transport
 from farandole.comm.waiting import Subject, wait_until
-from farandole.observe.clock import Clock
+from farandole.observe.part import ClockOffset
 
 __all__ = ["ROUNDS", "compare_clocks", "shortest"]
 
@@ -24,18 +24,18 @@ _TAG = 0
 _HOW = f"the shortest of {ROUNDS} round trips to rank 0's host"
 
 
-def compare_clocks(transport: Transport, layout: Layout) -> Clock:
+def compare_clocks(transport: Transport, layout: Layout) -> ClockOffset:
     """How this rank's clock leads to rank 0's. Collective: every rank calls it."""
     asking = [ranks[0] for ranks in layout.nodes[1:]]
     if not asking:
-        return Clock()
-    mine = Clock()
+        return ClockOffset()
+    mine = ClockOffset()
     if transport.rank == 0:
         for rank in asking:
             _answer(transport, rank)
     elif transport.rank in asking:
         mine = _ask(transport)
-    clocks: list[Clock] = transport.allgather_object(mine)
+    clocks: list[ClockOffset] = transport.allgather_object(mine)
     node, _ = layout.place(transport.rank)
     return clocks[layout.nodes[node][0]]
 
@@ -48,7 +48,7 @@ def _answer(transport: Transport, rank: int) -> None:
         _wait(transport.send(now_ns, rank, _TAG), rank)
 
 
-def _ask(transport: Transport) -> Clock:
+def _ask(transport: Transport) -> ClockOffset:
     question, theirs_ns = np.zeros(1, np.int64), np.empty(1, np.int64)
     trips: list[tuple[int, int]] = []  # (round trip, offset)
     for _ in range(ROUNDS):
@@ -61,10 +61,10 @@ def _ask(transport: Transport) -> Clock:
     return shortest(trips)
 
 
-def shortest(trips: Sequence[tuple[int, int]]) -> Clock:
+def shortest(trips: Sequence[tuple[int, int]]) -> ClockOffset:
     """The clock by the best of (round trip, offset)."""
     round_trip_ns, offset_ns = min(trips)
-    return Clock(offset_ns=offset_ns, residual_ns=round_trip_ns // 2, how=_HOW)
+    return ClockOffset(offset_ns=offset_ns, residual_ns=round_trip_ns // 2, how=_HOW)
 
 
 def _wait(request: Request, asking: int) -> None:

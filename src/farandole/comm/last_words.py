@@ -14,7 +14,7 @@ from typing import Any
 from farandole.comm.clocks import ROUNDS, shortest
 from farandole.comm.transport import Request, Transport
 from farandole.comm.waiting import pauses
-from farandole.observe.clock import Clock
+from farandole.observe.part import ClockOffset
 
 __all__ = ["LastWords"]
 
@@ -32,7 +32,7 @@ class LastWords:
         # Words about a timeline before this one may still come.
         self._name: str = transport.allgather_object(secrets.token_hex(8))[0]
 
-    def ask_time(self) -> Clock | None:
+    def ask_time(self) -> ClockOffset | None:
         """How this rank's clock leads to rank 0's; None where that one does not answer in time."""
         end = time.monotonic() + MEET_S
         trips: list[tuple[int, int]] = []  # (round trip, offset)

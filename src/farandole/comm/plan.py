@@ -215,7 +215,7 @@ class GradientPlan:
                 return piece.buffer.nbytes
             return (piece.stop - piece.start) * _dtype(self.entries[piece.entries[0]]).itemsize
 
-        return [size(piece) for piece in self._pieces]
+        return [size(piece) for piece in self._pieces if piece.entries]
 
     def _open_presence(self) -> None:
         if self._two_level.on_one_node:
@@ -529,9 +529,13 @@ class GradientPlan:
             self.statistics.reset()
 
     def describe(self) -> dict[str, Any]:
+        sizes, counts = self._slot_bytes(), 0 if self._counting is None else self._present.nbytes
         return {
             "label": self.label,
             "exchange": self._two_level.kind,
+            "collective": self._two_level.collective(max(sizes, default=0)),
+            "bytes_per_step": sum(sizes) + counts,
+            "messages_per_step": len(self._pieces),
             "window": "shared" if self._window is not None else "none",
             "pieces": sum(bool(piece.entries) for piece in self._pieces),
             "threads": len(self._threads),

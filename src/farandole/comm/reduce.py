@@ -173,6 +173,7 @@ class TwoLevel:
             exchange, layout = None, Layout(tuple((rank,) for rank in range(transport.size)))
         self.bounded = "window" in kinds and "none" not in kinds
         """Whether any node has room only for arrays of the size given; alike on all ranks."""
+        self._within = "" if "none" in kinds else "+".join(sorted({*kinds} - {"alone"}))
         self.exchange: Exchange | None = exchange
         self.layout = layout
         self.node_index, self.local_rank = layout.place(transport.rank)
@@ -189,6 +190,15 @@ class TwoLevel:
         if self.transport.size == 1:
             return "alone"
         return "mpi" if self.exchange is None else self.exchange.kind
+
+    def collective(self, nbytes: int) -> str | None:
+        """The algorithm for arrays of this size: within a node, between nodes, or both; alike on all ranks. None for one rank."""
+        if self.transport.size == 1:
+            return None
+        nodes, carriers = len(self.layout.nodes), self.layout.carriers
+        within = f"{self.table.for_node(nbytes) if nodes == 1 else 'sliced'} {self._within}" if self._within else ""
+        between = "" if nodes == 1 else self.table.for_cross(-(-nbytes // carriers), nodes)
+        return f"two-level: {within}, {between}" if within and between else within or between
 
     @property
     def on_one_node(self) -> bool:

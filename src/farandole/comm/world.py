@@ -43,7 +43,8 @@ from farandole.errors import (
 )
 from farandole.launch.allocator import tune_allocator
 from farandole.launch.mpiexec import INSTALL_MPI
-from farandole.observe import place, timeline
+from farandole.observe import process, timeline
+from farandole.observe.phases import tell_start
 
 __all__ = [
     "World",
@@ -271,6 +272,8 @@ _lock = threading.RLock()
 _hooks_installed = False
 _recorded: tuple[Path, LastWords] | None = None
 """The timeline that is being recorded."""
+_start_told = False
+"""Whether the start of this process has been told: it is no part of what a second init() begins."""
 
 
 def current() -> World:
@@ -302,13 +305,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             _closed.append(world)
             raise
         _world = world
-        place.set_local_rank(local_rank())
+        process.set_local_rank(local_rank())
         world.watchdog.start()
         _install_hooks()
         _tell_launcher(world)
-        path = timeline.path_from_environment()
-        if path is not None:
-            start_timeline(path)
+        _record_what_is_asked()
 
 
 def _free_closed(transport: Transport) -> None:
@@ -349,7 +350,7 @@ def shutdown() -> None:
     _leave("has called shutdown()")
 
 
-def _leave(reason: str) -> None:
+def _leave(reason: str, *, exits: bool = False) -> None:
     global _world
     with _lock:
         if _world is None:
@@ -359,7 +360,7 @@ def _leave(reason: str) -> None:
         _closed.append(world)
         _write_job_file(world, "down", "")
         try:
-            _end_timeline(world)
+            _end_timeline(world, exits=exits)
         except Exception as error:  # the work itself has come to its end
             _say(str(error))
 
@@ -456,6 +457,21 @@ def describe() -> dict[str, Any]:
 
 def start_timeline(file_path: str | Path, mark_cycles: bool = False) -> None:
     """Record every rank's communication into `file_path`, in Chrome's trace format. Collective."""
+    _record(file_path, mark_cycles=mark_cycles)
+
+
+def _record_what_is_asked() -> None:
+    """The timeline that the environment asks for has this process' start, too. Collective."""
+    global _start_told
+    began_ns, _start_told = None if _start_told else process.began_ns(), True
+    path = timeline.path_from_environment()
+    if path is not None:
+        _record(path, origin_ns=began_ns)
+    if began_ns is not None:
+        tell_start(began_ns)
+
+
+def _record(file_path: str | Path, *, mark_cycles: bool = False, origin_ns: int | None = None) -> None:
     global _recorded
     world = current()
     if timeline.taken():
@@ -465,13 +481,9 @@ def start_timeline(file_path: str | Path, mark_cycles: bool = False) -> None:
         timeline.discard_parts(Path(file_path))
     words = LastWords(world.transport)
     timeline.start(
-        file_path,
-        rank=world.rank,
-        size=world.size,
-        host=socket.gethostname(),
-        clock=compare_clocks(world.transport, world.layout),
-        mark_cycles=mark_cycles,
-    )
+        file_path, rank=world.rank, size=world.size, host=socket.gethostname(),
+        clock=compare_clocks(world.transport, world.layout), mark_cycles=mark_cycles, origin_ns=origin_ns,
+    )  # fmt: skip
     _recorded = Path(file_path), words
 
 
@@ -481,7 +493,8 @@ def stop_timeline() -> None:
         _end_timeline(current())
 
 
-def _end_timeline(world: World) -> None:
+def _end_timeline(world: World, *, exits: bool = False) -> None:
+    """A launcher merges what ranks that exit have left: neither their time nor their energy is spent on it."""
     global _recorded
     if _recorded is None:
         return
@@ -491,8 +504,11 @@ def _end_timeline(world: World) -> None:
         words.say_complete()
         return
     together = words.all_complete()
+    launched = "FARANDOLE_JOB_DIR" in os.environ
+    if launched and exits and path == timeline.path_from_environment():
+        return
     # After a crash the launcher merges what there is, once every rank has ended.
-    if together or "FARANDOLE_JOB_DIR" not in os.environ:
+    if together or not launched:
         timeline.merge_parts(path, keep_parts=not together)
         if not together:
             _say(
@@ -554,7 +570,7 @@ def _end_everyone(kind: type[BaseException], error: BaseException) -> None:
 
 
 def _at_exit() -> None:
-    _leave("has exited")
+    _leave("has exited", exits=True)
 
 
 def _tell_launcher(world: World) -> None:

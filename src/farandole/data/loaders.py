@@ -30,7 +30,7 @@ from farandole.data.parse import cores
 from farandole.data.text import GzipText, MappedText, open_text
 from farandole.errors import SettingsError
 
-__all__ = ["LOADERS", "VARIANTS", "installed", "library", "load"]
+__all__ = ["CACHED", "LOADERS", "METHODS", "STORING", "VARIANTS", "installed", "library", "load", "loader_of"]
 
 LOADERS: Mapping[str, str] = MappingProxyType(
     {
@@ -50,6 +50,11 @@ VARIANTS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The two halves of the papers' remedy, each on its own; and a library as it is when it is told nothing."""
+
+CACHED, STORING = "fast-cached", "fast-storing"
+"""Our reader with its cache: there already, or written by this reading."""
+METHODS = (*LOADERS, *VARIANTS, STORING, CACHED)
+"""All ways to read a file."""
 
 _CHUNK_ROWS = 2_000_000  # as the papers have it: more than their files' rows, so that nothing is split
 _ARROW_BLOCK_BYTES = 1 << 20  # its default; a wide row is most of one, and a block has a fixed cost for each column
@@ -111,6 +116,11 @@ def library(name: str) -> str:
     if name not in known:
         raise SettingsError(f"no loader is called {name!r}. Use one of {', '.join(known)}.")
     return "numba" if name == "fast" else name.partition("-")[0]
+
+
+def loader_of(method: str) -> str:
+    """What a way of reading stands on."""
+    return "fast" if method in (CACHED, STORING) else method
 
 
 def installed(name: str) -> str | None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from farandole.data.cache import CacheFile, Stored
 from farandole.data.layout import NA, ReadOptions
+from farandole.data.parse import prepare
 from farandole.data.reading import PlainFile, progress, read, shard_bounds
 from farandole.data.text import open_text
 from farandole.errors import SettingsError
@@ -98,6 +99,8 @@ def _read_alone(source: Path, options: ReadOptions, cache: Any, part: tuple[int,
     kind = open_text(source)
     place = CacheFile.at(source, options, cache)
     stored = None if place is None else place.load()
+    if stored is None:
+        prepare(options.dtype, texts=bool(options.columns))
     if stored is None and part is not None and kind == "plain":
         with progress(source, speak=_rank() == 0) as bar:
             return PlainFile(source, options, bar.advance).read_rows(*part)

@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 
 from farandole.data.layout import Layout, fields
-from farandole.data.text import Block
+from farandole.data.text import Block, as_block
 from farandole.errors import SettingsError
+from farandole.observe.phases import phase
 
-__all__ = ["BadRow", "Parser", "cores", "joined", "on_threads"]
+__all__ = ["BadRow", "Parser", "cores", "joined", "on_threads", "prepare"]
 
 _COMPILED = ("machine.py", "decimals.py", "rows.py")
 _HARD = 1024
@@ -49,6 +50,11 @@ class BadRow(Exception):
 @cache
 def _kernels() -> Any:
     """The compiled functions; see rows.py."""
+    with phase("compile"):
+        return _import_kernels()
+
+
+def _import_kernels() -> Any:
     try:
         import numba
     except ImportError as error:
@@ -63,6 +69,23 @@ def _kernels() -> Any:
     finally:
         config.CACHE_DIR = given
     return rows
+
+
+@cache
+def prepare(dtype: str, *, texts: bool) -> None:
+    """Compile what reads such a table, or load what was compiled before, so that neither is a part of reading.
+
+    Every function is called with nothing to do: it is compiled for the types that it will see.
+    """
+    k = _kernels()
+    with phase("compile"):
+        text, none, rows = as_block(b"\n", 0).text, np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
+        k.count_rows(text, 0, 0)
+        k.parse_rows(text, np.zeros(5, np.int64), 0, 0, rows, np.zeros(0, dtype), rows, text[:0], none, np.zeros((0, 3), np.int64))
+        if texts:
+            k.integers(text, none, 0, none)
+            k.widest(text, none, 0)
+            k.texts(text, none, 0, np.zeros((0, 1), np.uint8))
 
 
 def _compiled_folder(given: str) -> Path:

@@ -16,13 +16,12 @@ import numpy as np
 from farandole.data.cache import Stored
 from farandole.data.layout import Layout, ReadOptions
 from farandole.data.parse import BadRow, Parser, cores, joined, on_threads
-from farandole.data.progress import Progress
 from farandole.data.text import Block, GzipText, MappedText, as_block, open_text
 from farandole.errors import DataError
+from farandole.progress import Progress
 
 __all__ = ["PlainFile", "progress", "read", "room"]
 
-_SAY_AFTER_S = 2.0
 _HUGE = 2 << 20
 
 
@@ -36,7 +35,7 @@ def read(source: Path, options: ReadOptions, *, speak: bool = True) -> Stored:
 
 def progress(source: Path, *, speak: bool = True) -> Progress:
     """Of the bytes of a file; shown where reading takes a while."""
-    return Progress(f"reading {source.name}", source.stat().st_size, after_s=_SAY_AFTER_S, enabled=speak)
+    return Progress(f"reading {source.name}", source.stat().st_size, enabled=speak)
 
 
 def room(count: int, dtype: str) -> Any:

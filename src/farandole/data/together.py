@@ -28,10 +28,11 @@ from farandole.comm.waiting import Subject, wait_until
 from farandole.comm.world import current
 from farandole.data.cache import CacheFile, Stored
 from farandole.data.layout import ReadOptions
-from farandole.data.parse import BadRow
+from farandole.data.parse import BadRow, prepare
 from farandole.data.reading import PlainFile, progress, read
 from farandole.data.text import open_text
 from farandole.errors import DataError, FarandoleError, MismatchError
+from farandole.observe.phases import phase
 
 __all__ = ["read_together"]
 
@@ -63,6 +64,7 @@ def read_together(source: Path, options: ReadOptions, cache: Any, across: str) -
         here = nodes[world.node]
         if all(offer.cached for offer in nodes.values()):
             return reader.mapped()
+        reader.prepare()
         large = across == "broadcast" or (across == "auto" and here.size > BROADCAST_BYTES)
         if len(nodes) > 1 and large:
             table = reader.from_one_node(min(nodes, key=lambda number: (not nodes[number].cached, number)), nodes)
@@ -126,6 +128,11 @@ class _Reader:
         return _Offer(request, node, told.st_size, (told.st_ino, told.st_mtime_ns), cached, None)
 
     # Parse
+
+    def prepare(self) -> None:
+        """What one rank compiles the others of its node wait for: it is no part of anybody's reading."""
+        with phase("compile"):
+            self._try(lambda: prepare(self._options.dtype, texts=bool(self._options.columns)))
 
     def on_this_node(self, offer: _Offer) -> Stored:
         return self.mapped() if offer.cached else self.parsed()

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import IO
 
 from farandole.launch.processes import (
+    Ending,
     descendants,
     die_with_parent,
     handles,
     reap_orphans,
-    signal_descendants,
+    send,
     terminate_descendants,
 )
 
-__all__ = ["GRACE_S", "NEVER", "Command"]
+__all__ = ["GRACE_S", "Command"]
 
 GRACE_S = 2.0
 """What a command gets between SIGTERM and SIGKILL."""
-NEVER = float("inf")
-_KILL_AGAIN_S = 0.5
 
 
 class Command:
-    """Started on creation; OSError where it cannot be. `tick()` must be called now and then."""
+    """Started on creation; OSError where it cannot be. `ending.tick()` must be called now and then."""
 
     def __init__(
         self,
@@ -42,9 +39,7 @@ class Command:
     ) -> None:
         """`cores` may be empty for any; `reads` leaves it our standard input, `capture` takes its output."""
         pipe = subprocess.PIPE if capture else None
-        self.kill_at = NEVER
-        """When, on the monotonic clock, what is left of it will be killed."""
-        self._rest_told = False
+        self.ending = Ending(lambda: self.poll() is not None, lambda: descendants(os.getpid()), GRACE_S)
         # MPI libraries talk to mpiexec over inherited descriptors: none may be closed.
         self._child = subprocess.Popen(
             words, stdin=None if reads else subprocess.DEVNULL, stdout=pipe, stderr=pipe,
@@ -72,28 +67,13 @@ class Command:
 
     def end(self, grace_s: float = GRACE_S) -> None:
         """SIGTERM, SIGKILL after a while. An earlier appointment stands."""
-        if self.kill_at == NEVER:
+        if not self.ending.begun:
             terminate_descendants(os.getpid())
-        self.kill_at = min(self.kill_at, time.monotonic() + grace_s)
+        self.ending.begin(grace_s)
 
     def pass_on(self, number: int) -> None:
         """Signal those of its processes that handle it: others would be ended by it."""
-        for pid in descendants(os.getpid()):
-            if handles(pid, number):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-
-    def tick(self) -> None:
-        """Keep the appointment, and end what the command has left behind."""
-        now = time.monotonic()
-        if self.kill_at != NEVER and not self._rest_told and self.poll() is not None:
-            self._rest_told = True
-            signal_descendants(os.getpid(), signal.SIGTERM)
-            self.kill_at = min(self.kill_at, now + GRACE_S)
-        if now >= self.kill_at:
-            # A process may have been started while its parent was being killed.
-            left = signal_descendants(os.getpid(), signal.SIGKILL)
-            self.kill_at = now + _KILL_AGAIN_S if left else NEVER
+        send((pid for pid in descendants(os.getpid()) if handles(pid, number)), number)
 
 
 def _prepare(worker: int, cores: set[int]) -> None:

@@ -11,9 +11,11 @@ __all__ = [
     "THREAD_VARIABLES",
     "WAITING_THREADS",
     "allocator_set_by_user",
+    "cgroup_cores",
     "given_threads",
     "rank_environment",
     "rank_threads",
+    "thread_variables",
     "usable_cores",
 ]
 
@@ -27,6 +29,7 @@ THREAD_VARIABLES = (
     "PJRT_NPROC",
     "NPROC",
 )
+OWN_THREADS = "FARANDOLE_THREADS"
 WAITING_THREADS = 4
 """Of TensorFlow's executor, at least: a model that waits for other ranks must not stop the others of this one."""
 
@@ -41,7 +44,7 @@ ALLOCATOR_VARIABLES = {
 
 def rank_environment(threads: int, tune: bool, base: Mapping[str, str], *, asked: bool = False) -> dict[str, str]:
     """The variables to add to `base` for one rank; what it sets already stays, except for threads that were `asked` for."""
-    wanted = dict.fromkeys(THREAD_VARIABLES, str(threads))
+    wanted = thread_variables(threads)
     wanted["TF_NUM_INTEROP_THREADS"] = str(WAITING_THREADS)
     # Lines of a rank that dies are not lost in its buffer.
     wanted["PYTHONUNBUFFERED"] = "1"
@@ -49,12 +52,17 @@ def rank_environment(threads: int, tune: bool, base: Mapping[str, str], *, asked
         wanted |= ALLOCATOR_VARIABLES
     kept = base.keys() - (THREAD_VARIABLES if asked else ())
     added = {name: value for name, value in wanted.items() if name not in kept}
-    return added | {"FARANDOLE_THREADS": str(threads)} | ({} if tune else {"FARANDOLE_TUNE": "0"})
+    return added | {OWN_THREADS: str(threads)} | ({} if tune else {"FARANDOLE_TUNE": "0"})
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """What tells every numerical library, and our doors, to compute with so many threads."""
+    return dict.fromkeys((*THREAD_VARIABLES, OWN_THREADS), str(threads))
 
 
 def given_threads(environment: Mapping[str, str]) -> int | None:
-    """Threads that the launcher gave this rank; None where it was started otherwise."""
-    threads = environment.get("FARANDOLE_THREADS", "")
+    """Threads that the launcher or `farandole run` gave this rank; None where it was started otherwise."""
+    threads = environment.get(OWN_THREADS, "")
     return int(threads) if threads.isdecimal() and int(threads) > 0 else None
 
 
@@ -74,10 +82,11 @@ def allocator_set_by_user(base: Mapping[str, str]) -> bool:
 
 def usable_cores() -> int:
     """Cores this process may use, which in a container can be fewer than the machine has."""
-    return max(1, min(len(os.sched_getaffinity(0)), _cgroup_cores()))
+    return max(1, min(len(os.sched_getaffinity(0)), cgroup_cores()))
 
 
-def _cgroup_cores() -> int:
+def cgroup_cores() -> int:
+    """At most so many at a time, whichever they are."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, int(quota) // int(period))

@@ -26,7 +26,7 @@ from farandole.launch.messages import (
     Stop,
 )
 from farandole.launch.output import OutputSink
-from farandole.launch.processes import signal_descendants
+from farandole.launch.processes import end
 from farandole.launch.ranks import Rank, first_cause, may_be_consequence
 from farandole.launch.signals import Signals
 
@@ -62,6 +62,8 @@ class Job:
         """Those that no longer answer."""
         self.interrupted_by = 0
         """The signal that ended it; 0 for none."""
+        self.ranks_ns: tuple[int, int] | None = None
+        """When, on the monotonic clock, the first rank was started and the last had ended; None where none was."""
         self._size = size
         self._orders = orders
         self._board = board
@@ -90,6 +92,8 @@ class Job:
             for ready in wait(self._watched(), _TICK_S):
                 self._take(ready)
             self._decide(time.monotonic())
+        if self.ranks_ns is not None:
+            self.ranks_ns = self.ranks_ns[0], time.monotonic_ns()
 
     def leave(self) -> None:
         """Let workers clean up and go, then mpiexec; whoever does not is killed."""
@@ -98,9 +102,9 @@ class Job:
         self._wait_for_clean_hosts(_LEAVE_S)
         for link in self._links:
             link.close()
-        self._wait_for_process(_LEAVE_S, None)
-        self._wait_for_process(1.0, signal.SIGTERM)
-        self._wait_for_process(1.0, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LEAVE_S)
+        end(self._process, _INSIST_S)  # with what it reaches other hosts by, which would outlive it
 
     # Taking
 
@@ -144,6 +148,8 @@ class Job:
         if rank.place.size != self._size:
             this, other = f"rank {rank.number} of {rank.place.size}", f"one of {self._size}"
             self._fail(f"{self._starter} has started {this} instead of {other}: it is of an unknown make")
+        if self.ranks_ns is None:
+            self.ranks_ns = time.monotonic_ns(), 0
         self._send(rank, self._orders)
         if self._stopped_at is not None:
             self._send(rank, Stop(0.0))
@@ -282,14 +288,6 @@ class Job:
         while cleaning and (left_s := until - time.monotonic()) > 0:
             ready = wait(list(cleaning), left_s)
             cleaning -= {link for link in cleaning if link in ready and _says_last_word(link)}
-
-    def _wait_for_process(self, seconds: float, number: int | None) -> None:
-        if number is not None and self._process.poll() is None:
-            # With what it reaches other hosts by, which would outlive it.
-            signal_descendants(self._process.pid, number)
-            self._process.send_signal(number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
 
 
 def _named(ranks: list[int]) -> str:

@@ -78,6 +78,7 @@ class _Launch:
                 job = self._start(board, jobdir, signals)
                 try:
                     job.run()
+                    _note_ranks(job)
                 finally:
                     segments = jobdir.segments()
                     job.leave()
@@ -153,17 +154,19 @@ class _Launch:
 
     def _merge_timeline(self, *, failed: bool) -> None:
         """Where rank 0 has not done it. Of ranks that failed, more is told than that they recorded nothing."""
-        path = self._settings.timeline
+        if self._settings.timeline is None and not {"FARANDOLE_TIMELINE", "HOROVOD_TIMELINE"} & os.environ.keys():
+            return
+        from farandole.observe.timeline import merge_parts, path_from_environment
+
+        path = self._settings.timeline or path_from_environment()
         if path is None:
             return
-        from farandole.observe.timeline import merge_parts
-
         try:
             merged = merge_parts(path.absolute())
         except Exception as error:  # how the job ended is still to be told
             _tell(str(error))
             return
-        nothing = merged is None and _written(path) == self._timeline_before
+        nothing = merged is None and self._settings.timeline is not None and _written(path) == self._timeline_before
         if nothing and self._settings.local and not failed:  # other hosts may have other disks
             _tell("no rank has recorded a timeline: call farandole.init() in the program, or use farandole observe")
 
@@ -216,6 +219,14 @@ class _Launch:
         if self._files is None:
             return []
         return [self._files.paths[cause.number, stream] for stream in ("stderr", "stdout")]
+
+
+def _note_ranks(job: Job) -> None:
+    """For whoever samples power around us: its joules are to be of the ranks, not of what is done before and after."""
+    if job.ranks_ns is not None and "FARANDOLE_POWER_PHASES" in os.environ:
+        from farandole.observe.power.recording import RANKS, tell_phase
+
+        tell_phase(RANKS, *job.ranks_ns)
 
 
 def _written(path: Path | None) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,6 +64,8 @@ class LaunchSettings:
     """Where elastic runs keep their commits; None with restarts makes a folder here, for this job alone."""
     verbose: bool = False
     """Say what is started and how it ended."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What else ranks find in their environment."""
     repeat: str = ""
     """What starts this job again, where that is another command than `farandole launch`."""
     _hosts_named: str = field(init=False, default="")
@@ -129,7 +131,7 @@ class LaunchSettings:
 
     def rank_variables(self) -> dict[str, str]:
         """What ranks are told through their environment, the same for all."""
-        variables = {"FARANDOLE_LAUNCHED": "1", "FARANDOLE_LAUNCH_SIZE": str(self.ranks)}
+        variables = {**self.variables, "FARANDOLE_LAUNCHED": "1", "FARANDOLE_LAUNCH_SIZE": str(self.ranks)}
         if self.timeline is not None:
             variables["FARANDOLE_TIMELINE"] = str(self.timeline.absolute())
         if self.power:

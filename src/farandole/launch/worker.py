@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from farandole.launch.binding import cores_for
 from farandole.launch.channel import ADDRESS, KEY, Link, call_launcher
-from farandole.launch.command import GRACE_S, NEVER, Command
+from farandole.launch.command import GRACE_S, Command
 from farandole.launch.environment import ALLOCATOR_VARIABLES, rank_environment, rank_threads
 from farandole.launch.jobdir import JOB_DIR, LAUNCH_RANK, JobDir
 from farandole.launch.messages import (
@@ -37,7 +37,7 @@ from farandole.launch.messages import (
 )
 from farandole.launch.place import find_place
 from farandole.launch.pmi import PmiRelay
-from farandole.launch.processes import adopt_orphans, descendants
+from farandole.launch.processes import NEVER, adopt_orphans, descendants
 from farandole.launch.segments import mapped_segments, remove_abandoned
 
 __all__ = ["main"]
@@ -204,7 +204,7 @@ class Worker:
         """How long the loop may sleep."""
         appointments = [self._sample_at]
         if self._command is not None:
-            appointments.append(self._command.kill_at)
+            appointments.append(self._command.ending.kill_at)
         if self._released:
             appointments.append(time.monotonic() + _TICK_S)
         first = min(appointments)
@@ -216,7 +216,7 @@ class Worker:
         if self._signalled:
             self._signalled = False
             self._command.end(self._orders.grace_s)
-        self._command.tick()
+        self._command.ending.tick()
         code = self._command.poll()
         if code is not None and not self._reported:
             self._report(self._command, code)

@@ -16,7 +16,7 @@ from farandole.errors import FarandoleError, SettingsError
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
-__all__ = ["add_observe", "add_timeline", "add_trace"]
+__all__ = ["add_observe", "add_timeline", "add_trace", "check_writable"]
 
 _OBSERVE_EXAMPLES = """\
 examples:
@@ -95,7 +95,6 @@ def _show(options: argparse.Namespace) -> int:
 
 def _observe(options: argparse.Namespace) -> int:
     from farandole.observe.observing import observe
-    from farandole.observe.outputs import check_writable
     from farandole.observe.power.child import CannotStart
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -126,3 +125,27 @@ def _tell(timeline: Path | None, json_file: Path | None) -> None:
     print(f"\n{as_text(found)}\n\ntimeline  {timeline}", file=sys.stderr)
     if json_file is not None:
         json_file.write_text(json.dumps(found) + "\n")
+
+
+def check_writable(option: str, path: Path) -> None:
+    """SettingsError where nothing could be written there."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise SettingsError(f"{option} {path}: there is no folder {folder}")
+    if path.is_dir():
+        raise SettingsError(f"{option} {path} is a folder. Give the name of a file, e.g. {option} {path / 'figures.json'}")
+    reason = _why_not(path)
+    if reason:
+        raise SettingsError(f"{option} {path}: cannot be written ({reason})")
+
+
+def _why_not(path: Path) -> str:
+    """What is there is not opened: it may be a pipe that somebody reads."""
+    if path.exists():
+        return "" if os.access(path, os.W_OK) else "Permission denied"
+    try:
+        path.touch()
+        path.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farandole.observe.analysis.figures import Figures, Kinds
+from farandole.observe.analysis.components import Tally, tally
 from farandole.observe.analysis.reading import CONDENSED
+from farandole.observe.analysis.seconds import Kinds, RankSeconds
 from farandole.observe.analysis.spans import Span
 from farandole.observe.chrome import arguments, metadata
 
@@ -117,8 +118,8 @@ class _Rank:
         self._always = self._points = 0
         self._detail_left, self._outside_left = plan.detail_bytes, plan.outside_bytes
         self._sum = _Sum()
-        self._outside = Figures()
-        self._spans: dict[str, list[float]] = {}
+        self._outside = RankSeconds()
+        self._components: dict[str, Tally] = {}
 
     def take(self, line: bytes, event: dict[str, Any]) -> Iterator[bytes]:
         phase, tid = event["ph"], event.get("tid", 0)
@@ -184,7 +185,7 @@ class _Rank:
         if self._sum.steps >= self._plan.steps_per_span:
             yield from self._flush(tid)
 
-    def _figures(self, step: Span, inside: Sequence[Span]) -> Figures:
+    def _figures(self, step: Span, inside: Sequence[Span]) -> RankSeconds:
         figures = Kinds.of(inside).whole()
         for span in inside:
             if span.name == "WAIT_FOR_GRADIENTS":
@@ -211,19 +212,15 @@ class _Rank:
 
     def _leave_out(self, spans: Sequence[Span]) -> None:
         self._plan.dropped += len(spans)
-        for span in spans:
-            # Named operations have a track each.
-            track = span.track if span.track in ("training", "steps") else ""
-            total = self._spans.setdefault(f"{track}/{span.name}", [0, 0.0])
-            total[0] += 1
-            total[1] += span.end_s - span.start_s
+        for name, left_out in tally(spans).items():
+            self._components.setdefault(name, Tally()).add(left_out)
 
     def end(self) -> Iterator[bytes]:
         yield from self._put_outside(self._group)
         steps = next((tid for tid, track in self._tracks.items() if track == "steps"), 0)
         yield from self._flush(steps)
-        spans = {name: [calls, round(seconds, 6)] for name, (calls, seconds) in self._spans.items()}
-        told = {"outside": self._outside.as_list(), "spans": spans}
+        components = {name: left_out.as_list() for name, left_out in self._components.items()}
+        told = {"outside": self._outside.as_list(), "components": components}
         yield metadata(CONDENSED, self._pid, told).encode("ascii")
 
 
@@ -234,9 +231,9 @@ class _Sum:
         self.steps = 0
         self._first = 0
         self._start_s = self._end_s = self._seconds = 0.0
-        self._figures = Figures()
+        self._figures = RankSeconds()
 
-    def add(self, step: Span, number: int, figures: Figures) -> None:
+    def add(self, step: Span, number: int, figures: RankSeconds) -> None:
         if not self.steps:
             self._first, self._start_s = number, step.start_s
         self.steps += 1

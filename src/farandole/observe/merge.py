@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from farandole.errors import FarandoleError
 from farandole.observe.chrome import arguments, metadata, quoted
-from farandole.observe.clock import CALENDAR
-from farandole.observe.part import CLOSING_BYTES, HEADER, NOTE, parts_folder
+from farandole.observe.part import CALENDAR, CLOSING_BYTES, HEADER, NOTE, parts_folder
 
 if TYPE_CHECKING:
     from farandole.observe.condense import Condensing

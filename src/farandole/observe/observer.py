@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import FarandoleError
-from farandole.observe import hooks, timeline
-from farandole.observe.clock import CALENDAR, Clock
-from farandole.observe.part import part_path
+from farandole.observe import hooks, process, timeline
+from farandole.observe.part import CALENDAR, ClockOffset, part_path
+from farandole.observe.phases import START
 
 __all__ = ["OBSERVE_VARIABLE", "TIMELINE", "Observer", "begin"]
 
@@ -73,16 +73,20 @@ class Observer:
         if (size == 1 and _is_worker()) or _is_recorded(self._path, rank):
             self._off = True
             return
+        first_ns = min(start_ns for _, _, start_ns, _, _ in waiting)
+        began_ns = process.began_ns()
         try:
             timeline.start(
                 self._path, rank=rank, size=size, host=socket.gethostname(), clock=_calendar(),
-                origin_ns=min(start_ns for _, _, start_ns, _, _ in waiting), provisional=True,
+                origin_ns=began_ns or first_ns, provisional=True,
             )  # fmt: skip
         except FarandoleError as error:
             self._off = True
             print(f"farandole observe: {error} The script runs on, unobserved.", file=sys.stderr)
             return
         self._begun = True
+        if began_ns is not None:
+            timeline.span("phases", START, began_ns, first_ns)
         for span in waiting:
             timeline.span(*span)
 
@@ -123,10 +127,10 @@ def _is_worker() -> bool:
     return multiprocessing is not None and multiprocessing.parent_process() is not None
 
 
-def _calendar() -> Clock:
+def _calendar() -> ClockOffset:
     """Ranks that know nothing of each other meet on the calendar's clock."""
     before_ns = time.monotonic_ns()
-    return Clock(
+    return ClockOffset(
         offset_ns=time.time_ns() - (before_ns + time.monotonic_ns()) // 2, residual_ns=_READING_NS, how=CALENDAR
     )
 

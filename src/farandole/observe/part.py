@@ -14,16 +14,35 @@ can be rewritten in place when the disk is full, and the file stays valid.
 import os
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from farandole.observe.chrome import arguments, metadata, quoted
 
-__all__ = ["CLOSING_BYTES", "HEADER", "NOTE", "PartFile", "part_path", "parts_folder"]
+__all__ = ["CALENDAR", "CLOSING_BYTES", "HEADER", "NOTE", "ClockOffset", "PartFile", "part_path", "parts_folder"]
 
 HEADER = "farandole_part"
 NOTE = "farandole_part_note"
 CLOSING_BYTES = 4096
 _LONGEST_TEXT = 200  # characters of a name or reason in the note: escaped, at most six bytes each
+
+
+CALENDAR = "the calendar"
+"""A clock that hosts are said to share."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClockOffset:
+    """What to add to `time.monotonic_ns()` to get the time that all ranks share."""
+
+    offset_ns: int = 0
+    residual_ns: int | None = 0
+    """By how much that may be wrong at most; None where nobody knows."""
+    how: str = "one machine"
+    """How it was found."""
+
+    def as_header(self) -> dict[str, object]:
+        return {"clock_offset_ns": self.offset_ns, "clock_residual_ns": self.residual_ns, "clock": self.how}
 
 
 def parts_folder(path: Path) -> Path:

@@ -17,10 +17,12 @@ import sys
 import time
 from collections.abc import Iterator
 
-from farandole.observe import timeline
+from farandole.observe import process, timeline
 
-__all__ = ["PhaseTimes", "phase", "recorded"]
+__all__ = ["START", "PhaseTimes", "phase", "recorded", "tell_start"]
 
+START = "start"
+"""The phase from the start of a rank's process to the end of init(): Python, imports, MPI, and what the script does before."""
 _TRACK = "phases"
 _times: PhaseTimes | None = None
 
@@ -60,6 +62,17 @@ class PhaseTimes:
         if self._open:
             self.add(self._open[-1], now - self._since)
         self._since = now
+
+
+def tell_start(began_ns: int) -> None:
+    """A phase for what this process did until now. Who samples in this process could not see it; who samples around it has."""
+    ended_ns = time.monotonic_ns()
+    if timeline.active():
+        timeline.span(_TRACK, START, began_ns, ended_ns)
+    if "FARANDOLE_POWER_PHASES" in os.environ and process.speaks_for_node():
+        from farandole.observe.power.recording import tell_phase
+
+        tell_phase(START, began_ns, ended_ns)
 
 
 def _tell_power(name: str, began_ns: int, ended_ns: int) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from farandole.errors import SettingsError
 from farandole.observe.chrome import EventText, metadata
-from farandole.observe.clock import Clock
-from farandole.observe.part import PartFile, part_path
+from farandole.observe.part import ClockOffset, PartFile, part_path
 
 __all__ = ["Event", "Recorder"]
 
@@ -36,7 +35,7 @@ class Recorder:
         rank: int,
         size: int,
         host: str,
-        clock: Clock,
+        clock: ClockOffset,
         mark_cycles: bool,
         limit_bytes: int,
         origin_ns: int | None = None,
@@ -77,7 +76,7 @@ class Recorder:
         else:
             self._dropped.add(event, "the disk is slower than the recording")
 
-    def finish(self, clock: Clock | None = None) -> Path:
+    def finish(self, clock: ClockOffset | None = None) -> Path:
         """With the clock as it was compared in the end, where it was."""
         self.recording = False
         if clock is not None:

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from farandole.errors import SettingsError
 from farandole.observe import hooks
-from farandole.observe.clock import Clock
 from farandole.observe.merge import discard_parts, merge_parts
-from farandole.observe.place import speaks_for_node
+from farandole.observe.part import ClockOffset
+from farandole.observe.process import speaks_for_node
 from farandole.observe.recorder import Recorder
 
 __all__ = [
@@ -69,7 +69,7 @@ def start(
     rank: int,
     size: int,
     host: str,
-    clock: Clock | None = None,
+    clock: ClockOffset | None = None,
     mark_cycles: bool = False,
     origin_ns: int | None = None,
     provisional: bool = False,
@@ -92,7 +92,7 @@ def start(
             rank=rank,
             size=size,
             host=host,
-            clock=clock or Clock(),
+            clock=clock or ClockOffset(),
             mark_cycles=mark_cycles,
             limit_bytes=_limit_bytes(),
             origin_ns=origin_ns,
@@ -143,7 +143,7 @@ def cycle_start(at_ns: int) -> None:
         instant("engine", "CYCLE_START", at_ns)
 
 
-def stop(clock: Clock | None = None) -> Path | None:
+def stop(clock: ClockOffset | None = None) -> Path | None:
     """Write what is pending, close this rank's part and return it; None where nothing was recorded.
 
     `clock` is the comparison of clocks at the end, where one was made: clocks drift.

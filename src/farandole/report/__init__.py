@@ -5,39 +5,21 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from farandole.errors import DataError, FarandoleError
 
-__all__ = ["Page", "write_page", "write_page_if_possible", "write_report"]
-
-_TYPED = str.maketrans({"\u202f": " ", "×": "x", "→": "->"})
-"""For terminals, which may know no other letters."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Page:
-    """Where it is, and the sentence that stands on top of it."""
-
-    path: Path
-    verdict: str
+__all__ = ["write_page_if_possible", "write_report"]
 
 
 def write_report(folder: Path, other: Path | None = None) -> Path:
     """Write `folder`/report.html, of a study or of one run; with `other`, compared to it. The path of the page."""
-    return write_page(folder, other).path
-
-
-def write_page(folder: Path, other: Path | None = None) -> Page:
-    """As `write_report`, and what the page says."""
     from farandole.report.content import content_of
-    from farandole.report.loaders_content import is_of_loaders, loaders_content
     from farandole.report.page import page_of
-    from farandole.report.reading import read_folder
+    from farandole.results.reading import read_folder
 
     study, compared = read_folder(folder), None if other is None else read_folder(other)
-    content = loaders_content(study) if is_of_loaders(study, compared) else content_of(study, compared)
+    content = content_of(study, compared)
     path = folder / "report.html"
     unfinished = folder / f".report.html.{os.getpid()}"
     try:
@@ -47,13 +29,13 @@ def write_page(folder: Path, other: Path | None = None) -> Page:
         raise DataError(f"{path} cannot be written: {error.strerror}. Is there room, and may you write there?") from error
     finally:
         unfinished.unlink(missing_ok=True)
-    return Page(path=path, verdict=" ".join(content.verdicts).translate(_TYPED))
+    return path
 
 
-def write_page_if_possible(folder: Path) -> Page | None:
+def write_page_if_possible(folder: Path) -> Path | None:
     """None where it cannot be made, which is said: results that are there count without it."""
     try:
-        return write_page(folder)
+        return write_report(folder)
     except Exception as error:  # whatever it is, it is no failure of what the page is of
         told = str(error) if isinstance(error, FarandoleError) else f"{type(error).__name__}: {error}"
         again = shlex.join(["farandole", "report", str(folder)])

@@ -6,6 +6,7 @@ Colours, fonts and line widths are classes; page.css has them for light, dark an
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,6 @@ __all__ = [
     "even",
     "inside",
     "label_width",
-    "legend",
     "linear_ticks",
     "log_ticks",
     "svg",
@@ -31,6 +31,8 @@ __all__ = [
 
 TEXT_PX = 12.0
 _LINE_PX = 15.0
+_ROW_PX, _KEY_PX = 20.0, 18.0
+"""Of a legend: the height of a row, and the room for a colour."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,21 +79,22 @@ def linear_ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float, about: int = 6) -> list[float]:
-    """Of 1, 2, 5 times powers of ten, those from `low` to `high`; powers alone where there would be too many."""
+    """Of 1, 2, 5 times powers of ten, those from `low` to `high`; fewer or more of them where these are too many or too few."""
     for factors in ((1, 2, 5), (1, 3), (1,)):
-        found = [
-            _clean(factor * 10.0**power)
-            for power in range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-            for factor in factors
-        ]
-        ticks = [tick for tick in found if low * 0.999 <= tick <= high * 1.001]
+        ticks = _multiples(factors, low, high)
         if len(ticks) <= about + 2:
             break
     if len(ticks) > 3:
         return ticks
-    # Within a decade or so even steps are more, and two ticks would not show that the axis is logarithmic.
-    even_steps = [inside(linear_ticks(low, high, more), low, high) for more in (4, 6)]
-    return next((found for found in (max(ticks, even_steps[0], key=len), even_steps[1]) if len(found) > 2), ticks)
+    # Two or three would not show that the axis is logarithmic.
+    more = [ticks, _multiples((1, 1.5, 2, 3, 4, 6, 8), low, high), *(inside(linear_ticks(low, high, few), low, high) for few in (4, 6))]
+    return max((found for found in more if len(found) <= about + 2), key=len)
+
+
+def _multiples(factors: Sequence[float], low: float, high: float) -> list[float]:
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    found = [_clean(factor * 10.0**power) for power in powers for factor in factors]
+    return [tick for tick in found if low * 0.999 <= tick <= high * 1.001]
 
 
 def even(ticks: Sequence[float]) -> Callable[[float], str]:
@@ -158,7 +161,7 @@ def y_axis(
     frame: Frame, scale: Scale, ticks: Sequence[float], text: Callable[[float], str], label: str
 ) -> Markup:
     """Grid lines with their values to the left, and what they are above."""
-    parts: list[str] = [tag("text", label, x=0, y=12, class_="axis-name")]
+    parts: list[str] = [tag("text", _named(label, scale), x=0, y=12, class_="axis-name")]
     for tick in ticks:
         y = scale(tick)
         parts.append(tag("line", x1=frame.left, x2=frame.x1, y1=y, y2=y, class_="grid"))
@@ -178,19 +181,53 @@ def x_axis(
         if tick in shown:
             parts.append(tag("text", text(tick), x=x, y=frame.y1 + 19, class_="tick mid"))
     middle = (frame.left + frame.x1) / 2
-    parts.append(tag("text", label, x=middle, y=frame.y1 + 37, class_="axis-name mid"))
+    parts.append(tag("text", _named(label, scale), x=middle, y=frame.y1 + 37, class_="axis-name mid"))
     return join(parts)
 
 
-def svg(frame: Frame, *parts: str | None, words: str, **attributes: str) -> Markup:
-    """The chart, as wide as its place, at most a little more than drawn for."""
+def _named(label: str, scale: Scale) -> str:
+    return f"{label}, log scale" if scale.log else label
+
+
+def svg(frame: Frame, *parts: str | None, words: str, legend: Sequence[tuple[str, str]] = (), **attributes: str) -> Markup:
+    """The chart, as wide as its place, at most a little more than drawn for. Above it colours (classes) with their words."""
+    entries = _placed(legend, frame.width)
+    above = 6 + _ROW_PX * max(entry.row + len(entry.lines) for entry in entries) if entries else 0
     return tag(
-        "svg", *parts,
-        viewBox=f"0 0 {frame.width:g} {frame.height:g}", width=frame.width, height=frame.height,
+        "svg", *(_drawn(entry, entry.row * _ROW_PX - above) for entry in entries), *parts,
+        viewBox=f"0 {-above:g} {frame.width:g} {frame.height + above:g}", width=frame.width, height=frame.height + above,
         role="img", aria_label=words, **attributes,
     )  # fmt: skip
 
 
-def legend(entries: Sequence[tuple[str, str]]) -> Markup:
-    """Colours (classes) and their words, above a chart."""
-    return tag("ul", *(tag("li", tag("i", class_=f"swatch {kind}"), words) for kind, words in entries), class_="legend")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Entry:
+    """Of a legend: words, in lines, after a line of that class or a square."""
+
+    kind: str
+    lines: Sequence[str]
+    x: float
+    row: int
+
+
+def _placed(legend: Sequence[tuple[str, str]], width: float) -> list[_Entry]:
+    """As many beside each other as there is room for."""
+    entries: list[_Entry] = []
+    x, row, free = 0.0, 0, 0
+    for kind, text in legend:
+        lines = textwrap.wrap(text, int((width - _KEY_PX) / (0.62 * TEXT_PX)), break_on_hyphens=False) or [text]
+        needed = _KEY_PX + max(map(text_width, lines))
+        if x + needed > width:
+            x, row = 0.0, free
+        entries.append(_Entry(kind=kind, lines=lines, x=x, row=row))
+        x, free = x + needed + 14, max(free, row + len(lines))
+    return entries
+
+
+def _drawn(entry: _Entry, top: float) -> Markup:
+    colour, _, style = entry.kind.partition(" ")
+    middle = top + _ROW_PX / 2
+    line = tag("path", d=f"M{entry.x:g} {middle:g}h12", class_=f"line {style}")
+    key = line if style else tag("rect", x=entry.x, y=middle - 6, width=12, height=12, rx=2, class_="swatch")
+    lines = (tag("text", text, x=entry.x + _KEY_PX, y=middle + 4 + at * _ROW_PX, class_="entry") for at, text in enumerate(entry.lines))
+    return tag("g", key, *lines, class_=colour)

@@ -6,25 +6,25 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from farandole.report.comparing import Comparison, compare_series, compare_studies
 from farandole.report.figures import Figure, missing
-from farandole.report.figures.bars import PHASES, Bar, phases_of, stacked_bars
+from farandole.report.figures.bars import Bar, Level, level_bars, phases_of, stacked_bars
 from farandole.report.figures.compare import compare_energy_figure, compare_figure, compare_times_figure
 from farandole.report.figures.quality import accuracy_figure, energy_figure
-from farandole.report.figures.scaling import efficiency_figure, time_figure, unknown_caption
+from farandole.report.figures.scaling import efficiency_figure, time_figure, unknown_caption, words_of
 from farandole.report.figures.single import history_figures, phases_figure
-from farandole.report.groups import Axis, Point, Series, axis_of, is_emulated, points_of, series_of
 from farandole.report.markup import Markup
-from farandole.report.reading import Study
-from farandole.report.runs import sampling_of
-from farandole.report.scaling import Scaling, scaling_of
-from farandole.report.table import compare_table, results_table
+from farandole.report.table import compare_table, table_html
 from farandole.report.traced import components_of, traced_figures
 from farandole.report.traces import Trace, traces_of
 from farandole.report.trust import Item, made_apart, trust_of
-from farandole.report.verdict import comparison_verdict, run_verdict, study_verdict
+from farandole.results.analysis import Analysis, analyse_study, compare_analyses
+from farandole.results.cases import Axis, Series, main_time, run_once
+from farandole.results.comparing import Comparison
+from farandole.results.reading import Study
+from farandole.results.runs import sampling_of
+from farandole.results.schema import PHASES
+from farandole.results.verdict import Verdict, comparison_verdict
 
 __all__ = ["Content", "content_of"]
 
@@ -38,7 +38,8 @@ class Content:
 
     study: Study
     other: Study | None
-    verdicts: list[str]
+    verdicts: list[Verdict]
+    """The first one's headline stands on top."""
     trust: list[Item]
     trust_after: list[Item] = field(default_factory=list)
     """Of the other study."""
@@ -53,61 +54,58 @@ class Content:
 class _Own:
     """What the page has of one study alone."""
 
-    study: Study
-    points: list[Point]
-    axis: Axis
-    series: list[Series]
-    verdict: str
+    analysis: Analysis
     figures: list[Figure]
     title: str
     results: Markup
+
+    @property
+    def study(self) -> Study:
+        return self.analysis.study
 
 
 def content_of(study: Study, other: Study | None) -> Content:
     own = _own(study)
     after = _own(other, "-after") if other is not None else None
-    comparison = _comparison(own, after)
-    traces = traces_of(study, other, comparison)
+    comparison = own.analysis.variants() if after is None else compare_analyses(own.analysis, after.analysis)
+    traces = [] if study.kind == "loaders" else traces_of(study, other, comparison)
     tables = [(own.title, own.results)] if after is None else [(f"{one.title} {side}, {one.study.name}", one.results) for side, one in (("before", own), ("after", after))]
     if comparison is not None and comparison.pairs:
-        tables.insert(0, (f"{comparison.before} against {comparison.after}", compare_table(comparison)))
+        compared = compare_table(comparison)
+        tables.insert(0, (compared.title, table_html(compared, "comparison")))
     return Content(
-        study=study, other=other, verdicts=_verdicts(comparison, own, after), trust=trust_of(study, own.points, traces if other is None else traces[:1]),
-        trust_after=trust_of(after.study, after.points, traces[1:]) if after is not None else [],
+        study=study, other=other, verdicts=_verdicts(comparison, own, after),
+        trust=trust_of(study, own.analysis.cases, traces if other is None else traces[:1]),
+        trust_after=trust_of(after.study, after.analysis.cases, traces[1:]) if after is not None else [],
         figures=_in_order(comparison, own, after, traced_figures(traces, [study, other or study])), tables=[*tables, *components_of(traces)],
-        traces=traces, notes=_notes(study, other, own.points),
+        traces=traces, notes=_notes(own.analysis, other),
     )  # fmt: skip
 
 
 def _own(study: Study, suffix: str = "") -> _Own:
     """`suffix` is of names that must not be those of the other side."""
-    points = points_of(study)
-    axis = axis_of(study.kind, points)
-    series = series_of(points, axis)
-    scalings = _scalings(study, series, axis)
-    figures = _run_figures(study) if study.is_run else _study_figures(study, series, axis, scalings[0] if scalings else [])
+    analysis = analyse_study(study)
+    figures = _run_figures(study) if study.is_run else _study_figures(analysis)
     return _Own(
-        study=study, points=points, axis=axis, series=series,
-        verdict=run_verdict(study) if study.is_run else _study_verdict(study, series, axis, scalings),
-        figures=[replace(figure, name=f"{figure.name}{suffix}") for figure in figures],
-        title="Figures" if study.is_run else "All configurations",
-        results=_results(points, series, axis, scalings, f"results{suffix}"),
+        analysis=analysis, figures=[replace(figure, name=f"{figure.name}{suffix}") for figure in figures],
+        title="Figures" if study.is_run else "All configurations", results=table_html(analysis.table(), f"results{suffix}"),
     )  # fmt: skip
 
 
-def _verdicts(comparison: Comparison | None, own: _Own, after: _Own | None) -> list[str]:
+def _verdicts(comparison: Comparison | None, own: _Own, after: _Own | None) -> list[Verdict]:
     """What is of both comes first."""
-    both = [comparison_verdict(comparison)] if comparison is not None else []
     if after is None:
-        return [*both, own.verdict]
-    return [*both, *(f"{head}: {_lowered(one.verdict)}" for head, one in _sides(comparison, own, after, ", "))]
+        return own.analysis.verdicts()
+    both = [comparison_verdict(comparison)] if comparison is not None else []
+    return [*both, *(one.analysis.verdict().of(head) for head, one in _sides(comparison, own, after, ", "))]
 
 
 def _in_order(comparison: Comparison | None, own: _Own, after: _Own | None, traced: list[Figure]) -> list[Figure]:
     """Of two studies, what is of both comes first. Within one, the lines of its series show what lines of both would."""
     if after is None:
         return [*([compare_figure(comparison)] if comparison is not None else []), *own.figures, *traced]
-    both = [compare_figure(comparison), compare_times_figure(comparison), compare_energy_figure(comparison)] if comparison is not None else []
+    whole = comparison is not None and comparison.measure[0] == "total_s"  # figures of phases, which only whole runs have
+    both = [draw(comparison) for draw in (compare_figure, compare_times_figure, compare_energy_figure)] if comparison is not None and whole else []
     sides = [[Figure(name="", title=head, full=True), *one.figures] for head, one in _sides(comparison, own, after, ": ")]
     return [*both, *traced, *(figure for side in sides for figure in side)]
 
@@ -118,37 +116,13 @@ def _sides(comparison: Comparison | None, own: _Own, after: _Own, joint: str) ->
     return [(f"{side}{joint}{name}", one) for side, name, one in zip(("Before", "After"), names, (own, after))]
 
 
-def _study_verdict(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling[Point]]]) -> str:
-    """Of the first series, which is named where there are several."""
-    told = study_verdict(study, series, axis, scalings[0] if scalings else [])
-    return f"With {series[0].label}: {_lowered(told)}" if scalings and len(series) > 1 else told
-
-
-def _lowered(sentence: str) -> str:
-    return f"{sentence[0].lower()}{sentence[1:]}"
-
-
-def _scalings(study: Study, series: Sequence[Series], axis: Axis) -> list[list[Scaling[Point]]]:
-    """Of every series along the ranks; other axes have no efficiency."""
-    if axis.name != "ranks" or study.is_run or is_emulated([point for one in series for point in one.points]):
-        return []
-    return [scaling_of(one.points, work="weak" if study.kind == "weak" else "strong") for one in series]
-
-
-def _comparison(own: _Own, after: _Own | None) -> Comparison | None:
-    if is_emulated(own.points):
-        return None
-    if after is not None:
-        return compare_studies((own.study, own.points), (after.study, after.points), own.axis)
-    base: Any = own.study.about.get("base") or {}
-    return None if own.study.is_run else compare_series(own.series, own.axis, base)
-
-
-def _study_figures(study: Study, series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling[Point]]) -> list[Figure]:
-    weak = study.kind == "weak"
-    if is_emulated([point for one in series for point in one.points]):
+def _study_figures(analysis: Analysis) -> list[Figure]:
+    study, series, axis, scalings, weak = analysis.study, analysis.series, analysis.axis, analysis.first_scalings, analysis.study.kind == "weak"
+    if analysis.is_emulated:
         reason = "Ranks are emulated, on fewer: seconds and joules are those of emulating them. The table has them."
         return [replace(accuracy_figure(study, series, axis), full=True), missing("time", "Time, efficiency and energy", reason, full=True)]
+    if study.kind == "loaders":
+        return [_bars(series, axis)]
     if not axis.numeric:
         return [_bars(series, axis), energy_figure(study, series, axis, weak=weak), accuracy_figure(study, series, axis)]
     return [
@@ -162,56 +136,53 @@ def _study_figures(study: Study, series: Sequence[Series], axis: Axis, scalings:
 
 
 def _bars(series: Sequence[Series], axis: Axis) -> Figure:
-    """Along an axis of names, such as loaders, bars instead of lines."""
-    title = f"Time by {axis.label}"
-    bars = [
-        Bar(label=str(point.settings[axis.name]), group=one.label, parts=parts)
-        for one in series
-        for point in one.points
-        if (parts := phases_of({f"{name}_s": point.median(f"{name}_s") for name in (*PHASES, "total")}))
-    ]
-    if not bars:
+    """Along an axis of names, such as loaders, bars instead of lines: of phases, or where none are known of the time."""
+    cases = [(one, case) for one in series for case in one.cases]
+    measure, words = main_time([case for _, case in cases]) or ("", "Time")
+    title, caption = f"{words} by {axis.label}", f"{run_once([case for _, case in cases]) or 'Medians.'}{unknown_caption([case for _, case in cases], measure)}"
+    if not measure:
         return missing("time", title, "No run has finished, so that there is no time to show.")
-    caption = f"Medians.{unknown_caption([point for one in series for point in one.points], 'total_s')}"
-    return Figure(name="time", title=title, caption=caption, draw=lambda width: stacked_bars(bars, width, title), full=True)
+    if measure == "total_s":
+        bars = [
+            Bar(label=str(case.settings[axis.name]), group=one.label, parts=parts)
+            for one, case in cases
+            if (parts := phases_of({f"{name}_s": case.median(f"{name}_s") for name in (*PHASES, "total")}))
+        ]
+        return Figure(name="time", title=title, caption=caption, draw=lambda width: stacked_bars(bars, width, title), full=True)
+    levels = [
+        Level(label=str(case.settings[axis.name]), group=one.label, value=value, spread=case.spread(measure), words=words_of(case, axis))
+        for one, case in cases
+        if (value := case.median(measure)) is not None
+    ]
+    return Figure(name="time", title=title, caption=caption, draw=lambda width: level_bars(levels, width, "seconds", title), full=True)
 
 
 def _run_figures(study: Study) -> list[Figure]:
     return [phases_figure(study.about), *history_figures(study.about)]
 
 
-def _results(points: Sequence[Point], series: Sequence[Series], axis: Axis, scalings: Sequence[Sequence[Scaling[Point]]], name: str) -> Markup:
-    varied = list(dict.fromkeys(name for one in series for name in one.settings))
-    groups = list(dict.fromkeys(repr([point.settings.get(name) for name in varied]) for point in points))
-
-    def place(point: Point) -> tuple[int, float]:
-        value = point.settings.get(axis.name)
-        return groups.index(repr([point.settings.get(name) for name in varied])), value if axis.numeric and value else 0.0
-
-    return results_table(sorted(points, key=place), axis, [one for found in scalings for one in found], varied, name)
-
-
-def _notes(study: Study, other: Study | None, points: Sequence[Point]) -> list[str]:
+def _notes(analysis: Analysis, other: Study | None) -> list[str]:
+    study = analysis.study
     if other is None:
         return _notes_of(study)
     apart = made_apart(study, other)
     notes = [f"Before and after were not made alike, which may be why they differ: {', '.join(apart)}."] if apart else []
-    if is_emulated(points):
+    if analysis.is_emulated:
         notes.append(f"Ranks are emulated: their seconds are not compared with those of {other.name}.")
     return [*notes, *_notes_of(study), *(f"{other.name}: {note}" for note in _notes_of(other))]
 
 
 def _notes_of(study: Study) -> list[str]:
     failed = [
-        f"Failed: {attempt.reason or 'no reason is given'}" + (f" ({_log(attempt.run).relative_to(study.folder)})" if attempt.run else "")
-        for attempt in study.failed
+        f"Failed: {result.reason or 'no reason is given'}" + (f" ({_log(result.run).relative_to(study.folder)})" if result.run else "")
+        for result in study.failed
     ]
     return [*study.warnings, *failed, *_remarks(study), *(str(note) for note in study.about.get("notes") or [])]
 
 
 def _remarks(study: Study) -> list[str]:
     """What meters remark, of those alike but for their numbers the first, and in how many runs."""
-    sampled = [found for attempt in study.finished if attempt.run and (found := sampling_of(attempt.run))]
+    sampled = [found for result in study.finished if result.run and (found := sampling_of(result.run))]
     alike: dict[str, list[str]] = {}
     for sampling in sampled:
         kinds: dict[str, str] = {}
@@ -228,5 +199,5 @@ def _often(remarks: Sequence[str], runs: int) -> str:
 
 
 def _log(run: Path) -> Path:
-    """All that a point of a study has said, or else the log of a run."""
+    """All that a case of a study has said, or else the log of a run."""
     return next((run / name for name in ("console.txt", "log.txt") if (run / name).exists()), run)

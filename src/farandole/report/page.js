@@ -32,7 +32,7 @@
   const place = (svg, event) => {
     const box = svg.getBoundingClientRect();
     const scale = svg.viewBox.baseVal.width / box.width;
-    return [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
+    return [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale + svg.viewBox.baseVal.y];
   };
   const seconds = (value) =>
     value >= 1 ? value.toPrecision(3) + " s" : value >= 1e-3 ? (1e3 * value).toPrecision(3) + " ms" : (1e6 * value).toPrecision(3) + " µs";

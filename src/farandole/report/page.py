@@ -13,11 +13,12 @@ from farandole import __version__
 from farandole.report.content import Content
 from farandole.report.figures import Figure
 from farandole.report.markup import Markup, join, tag
-from farandole.report.numbers import bytes_text, count
-from farandole.report.reading import Study
-from farandole.report.runs import command_of
 from farandole.report.traces import Trace
 from farandole.report.trust import Item
+from farandole.results.numbers import bytes_text, count
+from farandole.results.reading import Study
+from farandole.results.runs import command_of
+from farandole.results.verdict import Verdict
 
 __all__ = ["page_of"]
 
@@ -72,9 +73,11 @@ def _file(name: str) -> str:
     return (files("farandole.report") / name).read_text(encoding="utf-8")
 
 
-def _verdicts(verdicts: Sequence[str]) -> Markup:
+def _verdicts(verdicts: Sequence[Verdict]) -> Markup:
+    """One headline; everything else in normal type below it."""
     first, *rest = verdicts
-    return join([tag("p", first, class_="verdict"), *(tag("p", more, class_="verdict more") for more in rest)])
+    below = [*first.caveats, *(" ".join([one.headline, *one.caveats]) for one in rest)]
+    return join([tag("p", first.headline, class_="verdict"), tag("ul", *(tag("li", words) for words in below), class_="caveats") if below else None])
 
 
 def _trusts(content: Content) -> Markup:

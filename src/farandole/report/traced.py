@@ -8,11 +8,11 @@ from dataclasses import replace
 from farandole.report.figures import Figure
 from farandole.report.figures.heat import heat_figure
 from farandole.report.figures.timeline import timeline_figure
-from farandole.report.groups import axis_of, label_of, points_of, series_of
 from farandole.report.markup import Markup
-from farandole.report.reading import Study
-from farandole.report.table import components_table
+from farandole.report.table import components_table, table_html
 from farandole.report.traces import Trace
+from farandole.results.cases import axis_of, cases_of, label_of, series_of
+from farandole.results.reading import Study
 
 __all__ = ["components_of", "traced_figures"]
 
@@ -23,7 +23,7 @@ def traced_figures(traces: Sequence[Trace], studies: Sequence[Study]) -> list[Fi
     for trace, other, study in zip(traces, reversed(traces), studies):
         trace.variant = _variant(trace, study)
         beside = None if other is trace else other
-        heats.append(_of_side(heat_figure(trace), trace))
+        heats.append(_of_side(heat_figure(trace, beside), trace))
         timelines.append(_of_side(timeline_figure(trace, _no_power(study), beside), trace))
     return [*heats, *timelines]
 
@@ -34,8 +34,8 @@ def components_of(traces: Sequence[Trace]) -> list[tuple[str, Markup]]:
     if not known:
         return []
     of = " and ".join(f"{trace.of} {side}".strip() for side, trace in known.items())
-    listed = {side: (trace.components, trace.attempt.figure("total_s") if trace.attempt else None) for side, trace in known.items()}
-    return [(f"Components of the run{'s' if len(known) > 1 else ''} on {of}, as a profiler lists them", components_table(listed))]
+    listed = {side: (trace.components, trace.result.measure("total_s") if trace.result else None) for side, trace in known.items()}
+    return [(f"Components of the run{'s' if len(known) > 1 else ''} on {of}, as a profiler lists them", table_html(components_table(listed), "components"))]
 
 
 def _of_side(figure: Figure, trace: Trace) -> Figure:
@@ -44,17 +44,17 @@ def _of_side(figure: Figure, trace: Trace) -> Figure:
 
 def _variant(trace: Trace, study: Study) -> str:
     """What tells the run that was traced from others on as many ranks."""
-    points = points_of(study)
-    axis = axis_of(study.kind, points)
-    for one in series_of(points, axis):
-        for point in one.points:
-            if any(attempt is trace.attempt for attempt in point.attempts):
-                along = {} if axis.name == "ranks" or len(one.points) < 2 else {axis.name: point.settings.get(axis.name)}
+    cases = cases_of(study)
+    axis = axis_of(study.kind, cases)
+    for one in series_of(cases, axis):
+        for case in one.cases:
+            if any(result is trace.result for result in case.results):
+                along = {} if axis.name == "ranks" or len(one.cases) < 2 else {axis.name: case.settings.get(axis.name)}
                 return label_of({name: value for name, value in (along | one.settings).items() if name != "ranks"})
     return ""
 
 
 def _no_power(study: Study) -> str:
-    if any(attempt.figure("energy_j") is not None for attempt in study.finished):
+    if any(result.measure("energy_j") is not None for result in study.finished):
         return "the timeline has no curve of it"
     return study.reason("energy_j") or "it was not sampled"

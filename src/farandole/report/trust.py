@@ -6,17 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from farandole.report.groups import BUSY_SHARE, Point, most_beside
-from farandole.report.loaders import STATES
-from farandole.report.numbers import count, number, percent, quantity
-from farandole.report.reading import Study
-from farandole.report.runs import Sampling, sampling_of
 from farandole.report.traces import Trace
+from farandole.results.cases import Case, varying, why_busy_in
+from farandole.results.numbers import count, number, percent, quantity
+from farandole.results.reading import Study
+from farandole.results.runs import Sampling, sampling_of
+from farandole.results.schema import PERHAPS_PARTS
 
-__all__ = ["PERHAPS_PARTS", "Item", "loaders_trust", "made_apart", "measured_beside", "trust_of"]
+__all__ = ["Item", "made_apart", "trust_of"]
 
-PERHAPS_PARTS = "energy of whole nodes or of parts, not known which"
-"""The mark of a result whose joules a batch system has counted without saying what of."""
 _NONE_FINISHED = "No run has finished."
 
 
@@ -28,30 +26,17 @@ class Item:
     value: str
     level: str
     words: str
-    """What it means, said on hover; in print, where nobody can point, if it is care or bad."""
+    """What it means, said on hover; in print, where nobody can case, if it is care or bad."""
 
 
-def trust_of(study: Study, points: Sequence[Point], traces: Sequence[Trace]) -> list[Item]:
+def trust_of(study: Study, cases: Sequence[Case], traces: Sequence[Trace]) -> list[Item]:
     """`traces` are those of its runs that are on the page: one, or two that are compared."""
-    samplings = [found for attempt in study.finished if attempt.run and (found := sampling_of(attempt.run))]
+    samplings = [found for result in study.finished if result.run and (found := sampling_of(result.run))]
+    power = [_power(study, cases, samplings), _coverage(study, samplings), _sampler(samplings), _threads(cases)]
     items = [
-        _power(study, points, samplings),
-        _coverage(study, samplings),
-        _sampler(samplings),
-        *([_clock(traces)] if traces else []),
-        *map(_gaps, traces),
-        _repeats(study, points),
-        _failed(study),
-        _oversubscribed(points),
-        _machine(study),
-        _git(study),
-    ]
-    return [item for item in items if item is not None]
-
-
-def loaders_trust(study: Study, points: Sequence[Point]) -> list[Item]:
-    """Of a study of loaders, which has neither power nor traces."""
-    items = [_page_cache(points), _repeats(study, points), _failed(study), _oversubscribed(points), _machine(study), _git(study)]
+        *([] if study.kind == "loaders" else power), *([_clock(traces)] if traces else []), *map(_gaps, traces), _repeats(study, cases),
+        _failed(study), _oversubscribed(cases), _machine(study, cases), _git(study),
+    ]  # fmt: skip
     return [item for item in items if item is not None]
 
 
@@ -59,15 +44,6 @@ def made_apart(study: Study, other: Study) -> list[str]:
     """In what the machines and versions differ that two studies were made with, as far as both are known."""
     before, after = _environment(study), _environment(other)
     return [f"{name} {before[name]} → {after[name]}" for name in before if name in after and before[name] != after[name]]
-
-
-def measured_beside(points: Sequence[Point]) -> str:
-    """A clause where other programs ran beside them; empty where the machine was quiet."""
-    share = most_beside(points)
-    if share is None:
-        return ""
-    some = "" if all(most_beside([point]) for point in points) else "in part "
-    return f"{some}measured while other programs took up to {percent(share)} of the machine"
 
 
 def _environment(study: Study) -> dict[str, str]:
@@ -81,16 +57,8 @@ def _environment(study: Study) -> dict[str, str]:
     return {name: " and ".join(values) for name, values in found.items() if values}
 
 
-def _page_cache(points: Sequence[Point]) -> Item:
-    states = [state for state in STATES if any(point.attempts and point.settings["state"] == state for point in points)]
-    words = "Cold: the file's pages were dropped from the page cache before it was read. Warm: they were in it."
-    if not states:
-        return Item(name="page cache", value="not known", level="none", words=words)
-    return Item(name="page cache", value=" and ".join(states), level="good" if len(states) == len(STATES) else "care", words=words)
-
-
-def _power(study: Study, points: Sequence[Point], samplings: Sequence[Sampling]) -> Item:
-    kinds = {kind for point in points for kind in point.provenances} - {"none"}
+def _power(study: Study, cases: Sequence[Case], samplings: Sequence[Sampling]) -> Item:
+    kinds = {kind for case in cases for kind in case.provenances} - {"none"}
     sources = ", ".join(dict.fromkeys(source for found in samplings for source in found.sources))
     told = f" ({sources})" if sources else ""
     if "modelled" in kinds:
@@ -99,14 +67,14 @@ def _power(study: Study, points: Sequence[Point], samplings: Sequence[Sampling])
     if not kinds:
         return Item(name="power", value="not known", level="none", words=_NONE_FINISHED if not study.finished else "No run has a figure of energy.")
     kind = "whole nodes" if kinds == {"measured-node"} else "parts of nodes"
-    if any(PERHAPS_PARTS in point.marks for point in points):
+    if any(PERHAPS_PARTS in case.marks for case in cases):
         words = "Joules that the batch system has counted, without saying whether of whole nodes or of parts."
         return Item(name="power", value="measured, not known what", level="care", words=words)
     return Item(name="power", value=f"measured, {kind}", level="good", words=f"Meters of {kind}{told}.")
 
 
 def _coverage(study: Study, samplings: Sequence[Sampling]) -> Item:
-    known = sum(attempt.figure("energy_j") is not None for attempt in study.finished)
+    known = sum(result.measure("energy_j") is not None for result in study.finished)
     covered = [found.covered for found in samplings if found.covered is not None]
     if not known:
         reason = study.reason("energy_j") or "Power was not sampled."
@@ -162,25 +130,37 @@ def _condensed(trace: Trace) -> Item | None:
     return Item(name="trace", value="condensed", level="care", words=words)
 
 
-def _repeats(study: Study, points: Sequence[Point]) -> Item:
-    counts = sorted({len(point.attempts) for point in points if point.attempts})
+def _repeats(study: Study, cases: Sequence[Case]) -> Item:
+    counts = sorted({case.runs for case in cases if case.runs})
     if not counts:
         return Item(name="repeats", value="none", level="bad", words=_NONE_FINISHED)
-    if counts == [1] and all(point.imported for point in points if point.attempts):
-        words = "Figures as they were imported, one for each configuration: of how many runs they are is not said."
+    if counts == [1] and all(case.imported for case in cases if case.runs):
+        words = "Values as they were imported, one for each configuration: of how many runs they are is not said."
         return Item(name="repeats", value="not known", level="none", words=words)
     value = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    words = "Runs of each configuration; figures are medians, spreads from the least to the most."
-    once = "Each configuration was run once: nothing says how much figures vary."
+    words = "Runs of each configuration; values are medians, spreads from the least to the most."
+    once = "Each configuration was run once: nothing says how much runs vary, and no difference is claimed."
     return Item(name="repeats", value=value, level="good" if counts[0] > 2 else "care", words=once if counts[-1] == 1 else words)
+
+
+def _threads(cases: Sequence[Case]) -> Item | None:
+    """Speedups of ranks with other numbers of threads compare other things than ranks."""
+    known = sorted({int(threads) for case in cases if (threads := case.settings.get("threads") or case.median("threads"))})
+    if not known:
+        words = "Results of an older version do not say how many threads a rank had: with fewer ranks it may have been more."
+        return Item(name="threads", value="not known", level="care", words=words) if len({case.ranks for case in cases}) > 1 else None
+    value = f"{', '.join(map(str, known))} a rank"
+    asked = "threads" in varying(case.settings for case in cases)
+    words = "Every rank computes with as many threads." if len(known) == 1 else "Ranks differ in their threads: a speedup is of both."
+    return Item(name="threads", value=value, level="good" if len(known) == 1 or asked else "care", words=words)
 
 
 def _failed(study: Study) -> Item | None:
     if study.is_run:
         return None
-    planned, failed, missing = study.planned, len(study.failed), study.planned - len(study.attempts)
-    again = study.tries - len(study.attempts)
-    told = [f"{count(failed, 'point')} failed"] if failed else []
+    planned, failed, missing = study.planned, len(study.failed), study.planned - len(study.results)
+    again = study.tries - len(study.results)
+    told = [f"{count(failed, 'case')} failed"] if failed else []
     told += [f"{missing} not run yet"] if missing else []
     told += [f"{count(again, 'attempt')} repeated"] if again else []
     words = f"Of {planned} planned: {', '.join(told) or 'all finished'}."
@@ -188,23 +168,23 @@ def _failed(study: Study) -> Item | None:
     return Item(name="failed runs", value=value, level="bad" if failed else "care" if missing else "good", words=words)
 
 
-def _oversubscribed(points: Sequence[Point]) -> Item | None:
-    ranks = sorted({point.ranks for point in points if point.oversubscribed})
+def _oversubscribed(cases: Sequence[Case]) -> Item | None:
+    ranks = sorted({case.ranks for case in cases if case.oversubscribed})
     if not ranks:
         return None
     return Item(
         name="oversubscribed", value=f"on {', '.join(map(str, ranks))} rank{'' if ranks == [1] else 's'}", level="bad",
-        words="More ranks than cores: they take turns, and their times say nothing of a machine with a core for each.",
+        words="More threads than cores: they take turns, and their times say nothing of a machine with a core for each.",
     )  # fmt: skip
 
 
-def _machine(study: Study) -> Item | None:
-    shares = [share for attempt in study.finished if (share := attempt.figure("others_share")) is not None]
-    if not shares:
+def _machine(study: Study, cases: Sequence[Case]) -> Item | None:
+    watched = any(result.measure(name) is not None for result in study.finished for name in ("others_share", "steal_share"))
+    if not watched:
         return _machine_before(study)
-    busy = max(shares) > BUSY_SHARE
-    words = f"Other programs took up to {percent(max(shares), 1)} of its processor time while a run lasted."
-    return Item(name="machine", value="busy" if busy else "quiet", level="care" if busy else "good", words=words)
+    why = why_busy_in(cases)
+    words = f"While a run lasted, {', '.join(why)}." if why else "Neither other programs nor its host took much of its processor time while runs lasted."
+    return Item(name="machine", value="busy" if why else "quiet", level="care" if why else "good", words=words)
 
 
 def _machine_before(study: Study) -> Item | None:

@@ -11,16 +11,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError
+from farandole.launch.signals import EndedBySignal, ends_on
 from farandole.observe.power.meters import Provenance
-from farandole.study.cases import PERHAPS_PARTS
-from farandole.study.ending import EndedBySignal, ends_on
-from farandole.study.figures import Figures, energy_figures
+from farandole.results.schema import PERHAPS_PARTS
 from farandole.study.folder import StudyFolder, made_with
+from farandole.study.measures import Measures, energy_measures
 from farandole.study.pointrun import Attempt, PointRunner
 from farandole.study.points import Point
 
@@ -38,13 +38,13 @@ _ENERGY_PLUGINS = {
 """What Slurm's acct_gather_energy plugins read: the board's controller, which sees the node, or processors and GPUs alone."""
 
 
-def run_as_job(folder: StudyFolder, name: str, *, power: bool, idle_s: float) -> int:
+def run_as_job(folder: StudyFolder, name: str, *, power: bool, idle_s: float, pages: Callable[[Path], object]) -> int:
     """What a generated script calls: the point `KEY-REPEAT`, whose result is left in its run directory."""
-    plan = folder.plan_of_runs("study point")
+    plan = folder.plan()
     points = {f"{p['key']}-{p['repeat']}": Point(**p) for p in plan["points"]}
     if name not in points:
         raise DataError(f"{folder.path} has no point {name}; there are {', '.join(points)}")
-    runner = PointRunner(folder=folder, kind=plan["kind"], power=power, idle_s=idle_s)
+    runner = PointRunner(folder=folder, kind=plan["kind"], power=power, idle_s=idle_s, pages=pages)
     result = _run_until_ended(runner, points[name], plan) | {"job": job_of(os.environ)}
     file = folder.path / result["run"] / RESULT
     partial = file.with_name(f".{RESULT}")
@@ -65,7 +65,7 @@ def _run_until_ended(runner: PointRunner, point: Point, plan: Mapping[str, Any])
         for number in _ENDS:
             signal.signal(number, signal.SIG_IGN)  # once is enough: what is left to do takes no time
         why = f"ended by the batch system ({signal.Signals(ended.number).name}): by its time limit, or somebody's wish"
-        return runner.line(attempt, point, time.monotonic() - began, Figures(), why)
+        return runner.line(attempt, point, time.monotonic() - began, Measures(), why)
 
 
 def job_of(environment: Mapping[str, str]) -> dict[str, str] | None:
@@ -118,11 +118,12 @@ def _add_accounted(result: dict[str, Any]) -> None:
     joules, seconds = counted
     plugins = accounting_plugins()
     provenance = _provenance(plugins)
-    figures = Figures(values=result["figures"], reasons=result["reasons"])
-    energy_figures(
-        figures,
+    measures = Measures(values=result["figures"], reasons=result["reasons"])
+    energy_measures(
+        measures,
         # Of what is not known no more is claimed than that parts were measured.
-        {"energy_j": joules, "mean_w": joules / seconds, "duration_s": seconds, "reason": "", "provenance": provenance or Provenance.COMPONENT},
+        {"energy_j": joules, "mean_w": joules / seconds, "duration_s": seconds, "reason": "", "provenance": provenance or Provenance.COMPONENT,
+         "window": "the whole job, from its start to its end, as Slurm counts it"},
         "Slurm has counted the joules, and none of the idle node",
     )
     told = f"by {', '.join(plugins)}" if plugins else "Slurm does not say by which plugin"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farandole.data.candle.files import BENCHMARKS, PRESETS
-from farandole.study.formats import FORMATS
-from farandole.study.options import add_kinds, run_file, run_kind
+from farandole.data.candle.files import BENCHMARKS
+from farandole.data.loaders import METHODS
+from farandole.results.formats import FORMATS
+from farandole.study.options import add_how, add_kinds, numbers, run_file, run_kind, run_loaders
 from farandole.study.settings import KINDS
 
 if TYPE_CHECKING:
-    from farandole.study.loaders import LoaderStudy
-
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
 __all__ = ["add_study"]
@@ -37,7 +35,8 @@ examples:
   farandole study table DIR --format latex                      text, markdown, csv or latex
   farandole study table DIR --json                              the results for programs
   farandole study table DIR --scalars tensorboard               every run's loss and accuracy, to be drawn elsewhere
-  farandole study beside DIR theta-2018-table4 --figures accuracy,test_accuracy
+  farandole study strong nt3 --ranks 1x2,2x1                    ranks x threads: one process with two threads against two with one
+  farandole study compare DIR theta-2018-table4 --figures accuracy,test_accuracy
                                                                 ours beside a paper's
   farandole study import numbers.csv --out DIR                  others' figures as a study; also the papers' tables
   farandole study loaders nt3 --data-dir data --loaders pandas,fast --ranks 1,4
@@ -47,9 +46,9 @@ A study that was stopped goes on where it was when typed again: points are known
 
 _LOADERS_EXAMPLES = """\
 examples:
-  farandole study loaders nt3                                   small files, made for it; a minute
-  farandole study loaders nt3 p1b1 p1b2 p1b3 --preset paper     files of full size (2.2 GB); hours, most for dask
-  farandole study loaders nt3 --preset paper --dry-run          what it would read, how much, and how long that takes
+  farandole study loaders nt3                                   small files, made for it; a few minutes
+  farandole study loaders nt3 p1b1 p1b2 p1b3 --preset paper     files of full size (2.2 GB); hours
+  farandole study loaders nt3 --preset paper --dry-run          what it would read, and how long that takes
   farandole study loaders nt3 --data-dir data --loaders pandas,fast --ranks 1,4 --repeats 3
 
 Results are in DIR/results.jsonl, and as a page in DIR/report.html. A study that was stopped goes on where it was when typed again.
@@ -71,14 +70,14 @@ class _StudyOrFile(argparse._SubParsersAction):  # type: ignore[type-arg]
 
 def add_study(verbs: Verbs) -> None:
     verb = verbs.add_parser(
-        "study", help="many measurements of one question", usage="farandole study STUDY|FILE.toml [options]",
-        description="Run many points, keep what each has shown, and print tables.",
+        "study", help="run a benchmark or script at many settings and compare", usage="farandole study STUDY|FILE.toml [options]",
+        description="Run a benchmark or script at many settings, keep what each run has measured, and compare them.",
         epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     actions: Verbs = verb.add_subparsers(title="studies", metavar="STUDY", required=True, action=_StudyOrFile)
     add_kinds(actions, run_kind=run_kind, run_file=run_file)
     _add_table(actions)
-    _add_beside(actions)
+    _add_compare(actions)
     _add_collect(actions)
     _add_import(actions)
     _add_point(actions)
@@ -113,18 +112,21 @@ def _table(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_beside(actions: Verbs) -> None:
-    action = _action(actions, "beside", "print a study beside another, or beside a table of the papers")
+def _add_compare(actions: Verbs) -> None:
+    action = actions.add_parser(
+        "compare", aliases=["beside"], help="print a study beside another, or beside a table of the papers", allow_abbrev=False,
+        description="Print a study beside another, or beside a table of the papers.",
+    )  # fmt: skip
     action.add_argument("folder", type=Path, metavar="DIR")
     action.add_argument("other", metavar="DIR2|TABLE")
     action.add_argument("--figures", default="accuracy,test_accuracy", metavar="a,b", help="default: accuracy,test_accuracy")
-    action.set_defaults(run=_beside)
+    action.set_defaults(run=_compare)
 
 
-def _beside(options: argparse.Namespace) -> int:
-    from farandole.study.beside import beside
+def _compare(options: argparse.Namespace) -> int:
+    from farandole.study.compare import compare
 
-    print(beside(options.folder, options.other, [word.strip() for word in options.figures.split(",")]))
+    print(compare(options.folder, options.other, [word.strip() for word in options.figures.split(",")]))
     return 0
 
 
@@ -140,10 +142,10 @@ def _collect(options: argparse.Namespace) -> int:
     from farandole.study.running import summary
 
     folder = StudyFolder(options.folder)
-    folder.plan_of_runs("study collect")
+    folder.plan()
     with folder.locked():
         say_collected(collect(folder, ask_again=True))
-    print(summary(folder))
+    print(summary(folder, options.pages))
     return 0
 
 
@@ -160,7 +162,7 @@ def _import(options: argparse.Namespace) -> int:
     from farandole.study.importing import import_figures
     from farandole.study.running import summary
 
-    print(summary(import_figures(options.source, options.out, options.title, options.kind)))
+    print(summary(import_figures(options.source, options.out, options.title, options.kind), options.pages))
     return 0
 
 
@@ -177,7 +179,7 @@ def _point(options: argparse.Namespace) -> int:
     from farandole.study.collecting import run_as_job
     from farandole.study.folder import StudyFolder
 
-    return run_as_job(StudyFolder(options.folder), options.name, power=options.power, idle_s=options.idle_s)
+    return run_as_job(StudyFolder(options.folder), options.name, power=options.power, idle_s=options.idle_s, pages=options.pages)
 
 
 def _add_loaders(actions: Verbs) -> None:
@@ -190,47 +192,16 @@ def _add_loaders(actions: Verbs) -> None:
     # fmt: off
     add("names", nargs="+", metavar="NAME", help=f"benchmarks: {', '.join(BENCHMARKS)}")
     add("--data-dir", type=Path, metavar="DIR", help="where their files are; missing ones are made there")
-    add("--preset", choices=PRESETS, help="how large files are made; default: test")
-    add("--loaders", metavar="a,b", help="e.g. pandas,polars,fast; a wrong name lists all there are; default: all")
+    add("--loaders", metavar="a,b", help=f"of {', '.join(METHODS)}, or all; default: pandas,pandas-chunked,polars,fast,fast-cached")
     add("--ranks", default="1,2", metavar="1,N", help="how many processes load at once; default: 1,2")
-    add("--repeats", type=int, default=1, metavar="R", help="take the median of R measurements; default: 1")
-    add("--out", type=Path, default=Path("out/study-loaders"), metavar="DIR", help="default: out/study-loaders")
-    add("--force", action="store_true", help="measure again what there are results of")
-    add("--dry-run", action="store_true", help="show the files, their sizes and what would read them; make and measure nothing")
-    add("--json", action="store_true", help="print the results for programs instead of tables")
     # fmt: on
+    add_how(action, of_runs=False)
     action.set_defaults(run=_loaders)
 
 
 def _loaders(options: argparse.Namespace) -> int:
-    from farandole.study.loaders import LoaderStudy
-    from farandole.study.loaders_plan import plan_text
-    from farandole.study.options import numbers
-
-    chosen: dict[str, Any] = {} if options.loaders is None else {"loaders": [word.strip() for word in options.loaders.split(",")]}
-    study = LoaderStudy(
-        benchmarks=list(dict.fromkeys(options.names)), out=options.out, data_dir=options.data_dir,
-        preset=options.preset, ranks=numbers("--ranks", options.ranks), repeats=options.repeats, force=options.force,
-        **chosen,
-    )  # fmt: skip
-    if options.dry_run:
-        print(plan_text(study))
-        return 0
-    return measure_loaders(study, for_programs=options.json)
-
-
-def measure_loaders(study: LoaderStudy, *, for_programs: bool = False) -> int:
-    from farandole.study.ending import ENDING, EndedBySignal, ends_on, say_stopped
-    from farandole.study.folder import StudyFolder
-    from farandole.study.loaders import run
-    from farandole.study.running import as_json, summary
-
-    folder = StudyFolder(study.out)
-    try:
-        with folder.locked(), ends_on(*ENDING):
-            code = run(study, folder, sys.argv[1:])
-    except (KeyboardInterrupt, EndedBySignal) as by:
-        return say_stopped(by, folder.path)
-    told = summary(folder)  # with the page, which is written either way
-    print(as_json(folder) if for_programs else told)
-    return code
+    chosen = [word.strip() for word in (options.loaders or "").split(",") if word.strip()]
+    content: dict[str, Any] = {"benchmarks": list(dict.fromkeys(options.names)), "loaders": list(METHODS) if chosen == ["all"] else chosen}
+    content |= {"ranks": numbers("--ranks", options.ranks), "data_dir": options.data_dir, "out": options.out or Path("out/study-loaders")}
+    content |= {name: value for name in ("preset", "repeats") if (value := getattr(options, name)) is not None}
+    return run_loaders(content, options)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from farandole.study.points import LONG, OWN, Point, usable_cores
+from farandole.study.points import Point, run_settings, usable_cores
 
-if TYPE_CHECKING:
-    from farandole.train.settings import RunSettings
-
-__all__ = ["Estimate", "reading_s"]
+__all__ = ["Estimate"]
 
 _START_S = 8.0
 """Python, the framework, MPI, the data: once a run."""
@@ -26,13 +23,13 @@ _SECONDS_A_SAMPLE = {
 _PAPER_MB = {"nt3": 750, "p1b1": 1030, "p1b2": 217, "p1b3": 421}
 _LOAD_S_A_MB = {"pandas": 0.12, "pandas-chunked": 0.05, "dask": 0.1}
 """Of other loaders a tenth of the slowest is assumed."""
-_READING_S = 1.0
-"""Processes begin, and a library is warmed up."""
+_READING_S = 3.0
+"""A process begins, and a library is imported and warmed up."""
 _READ_S_A_MB = {"fast": 0.003, "dask": 1.0, "others": 0.04}
 """In a study of loaders, which reads files of any width; good for a factor of 3. Dask is that slow with wide ones alone."""
 
 
-def reading_s(method: str, ranks: int, size: int) -> float:
+def _reading_s(method: str, ranks: int, size: int) -> float:
     """About how long a reading of a file takes, `ranks` at once; `size` in bytes."""
     cost = _READ_S_A_MB.get(method.partition("-")[0], _READ_S_A_MB["others"])
     return _READING_S + max(1.0, ranks / usable_cores()) * cost * size / 1e6
@@ -61,6 +58,8 @@ class Estimate:
 
 
 def _guess_s(settings: Mapping[str, Any]) -> float:
+    if "bytes" in settings:
+        return _reading_s(str(settings["loader"]), settings["ranks"], settings["bytes"])
     if "command" in settings:
         return 60.0
     crowd = max(1.0, settings["ranks"] / usable_cores())
@@ -82,15 +81,8 @@ def _share_of_features(settings: Mapping[str, Any]) -> float:
         return 1.0
     files, expected = BENCHMARKS[settings["benchmark"]], benchmark(settings["benchmark"]).expected
     shapes = {role: (0, files.features(role, files.presets[settings["preset"]])) for role in files.files}
-    parameters = _run_settings(settings).parameters
+    parameters = run_settings(settings).parameters
     return expected(parameters, shapes)[0] / expected(replace(parameters, feature_subsample=0), shapes)[0]
-
-
-def _run_settings(settings: Mapping[str, Any], **given: Any) -> RunSettings:
-    from farandole.train.settings import RunSettings
-
-    run = {LONG.get(name, name): value for name, value in settings.items() if name not in OWN}
-    return RunSettings.from_flat(run | given)
 
 
 def _samples_a_rank(settings: Mapping[str, Any]) -> float:
@@ -101,5 +93,5 @@ def _samples_a_rank(settings: Mapping[str, Any]) -> float:
     rows = BENCHMARKS[settings["benchmark"]].presets[settings["preset"]].rows
     # A batch that does not fit will fail at once; here it counts like one that does.
     batch = min(settings["batch_size"], max(1, rows // max(settings["ranks"], settings.get("emulate_ranks") or 1)))
-    plan = make_plan(_run_settings(settings, batch_size=batch, batch_scaling="none"), rows, settings["ranks"])
+    plan = make_plan(run_settings(settings, batch_size=batch, batch_scaling="none"), rows, settings["ranks"])
     return float(plan.epochs * plan.steps * plan.local_batch * plan.passes)

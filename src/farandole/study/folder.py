@@ -1,6 +1,6 @@
 """A study's folder: `study.json`, the plan, and `results.jsonl`, a line for every attempt that has ended.
 
-Results are only ever appended to. One study writes at a time; a line that a crash has cut is dropped and said.
+Results are only ever appended to, and read by results/reading.py. One study writes at a time.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from farandole.errors import DataError, SettingsError
+from farandole.errors import DataError
 from farandole.observe.environment import environment
-from farandole.report.loaders import is_measured
+from farandole.results.reading import Study, counting, read_plan, study_of
+from farandole.results.schema import PLAN, RESULTS, RUN, SCHEMA
 from farandole.study.points import Point
 
-__all__ = ["PLAN", "RESULTS", "SCHEMA", "StudyFolder", "made_with", "now"]
+__all__ = ["StudyFolder", "made_with", "now", "versions_of"]
 
-SCHEMA = 1
-PLAN, RESULTS, RUN = "study.json", "results.jsonl", "run.json"
 _IDENTITY = ("kind", "benchmark", "preset", "fixed")
-_RESULT_KEYS = ("schema", "study", "key", "settings", "repeat", "status", "figures")
 
 
 def now() -> str:
@@ -39,12 +37,19 @@ def made_with(command: str, *packages: str) -> dict[str, Any]:
     return {"command": command, "environment": environment(*packages), "git": git_state()}
 
 
+def versions_of(made: Mapping[str, Any]) -> dict[str, str]:
+    """Of Python and the packages that something was made with, as far as they are known."""
+    told = made.get("environment") or {}
+    found = {"Python": told.get("python"), **(told.get("packages") or {})}
+    return {name: str(version) for name, version in found.items() if version}
+
+
 class StudyFolder:
     """Read and written by the study; read by tables and pages."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._told_of_cut = False
+        self._warned: set[str] = set()
 
     @property
     def exists(self) -> bool:
@@ -52,26 +57,16 @@ class StudyFolder:
 
     def plan(self) -> dict[str, Any]:
         """What is in study.json."""
-        file = self.path / PLAN
-        try:
-            content = json.loads(file.read_text())
-        except FileNotFoundError:
-            raise DataError(f"{self.path} holds no study: there is no {PLAN} in it.") from None
-        except (OSError, ValueError) as error:
-            raise DataError(f"{file} cannot be read ({error}). Choose another folder.") from None
-        if not isinstance(content, dict) or content.get("schema") != SCHEMA or "points" not in content:
-            raise DataError(f"{file} is no study of this version (schema {SCHEMA}). Choose another folder.")
-        return content
+        return read_plan(self.path)
 
-    def plan_of_runs(self, asked: str) -> dict[str, Any]:
-        """The same. SettingsError for a study of loaders, of which nobody can have what was `asked`."""
-        plan = self.plan()
-        if is_measured(plan):
-            raise SettingsError(
-                f"{asked}: {self.path} is a study of loaders, which trains nothing. For its figures type: "
-                f"farandole study table {self.path}, for its page farandole report {self.path}"
-            )
-        return plan
+    def study(self) -> Study:
+        """With its results. What had to be left out is said once."""
+        found = study_of(self.path, self.plan())
+        for warning in found.warnings:
+            if warning not in self._warned and (self.path / RESULTS).exists():
+                print(f"farandole: {self.path}: {warning}", file=sys.stderr)
+            self._warned.add(warning)
+        return found
 
     def write_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Points of before stay; a folder that holds another study is refused."""
@@ -91,6 +86,11 @@ class StudyFolder:
         """The plan that is here, empty where none is. DataError where it is of another study."""
         self._check_no_run()
         old = self.plan() if self.exists else {}
+        if old and old["schema"] != SCHEMA:
+            raise DataError(
+                f"{self.path} was written by an older version (schema {old['schema']}): its tables and page can be made, and nothing "
+                "can be added to it, because points are told apart by more now. Choose another --out."
+            )
         for name in _IDENTITY:
             if old and old.get(name) != new.get(name):
                 raise DataError(
@@ -100,40 +100,12 @@ class StudyFolder:
         return old
 
     def results(self) -> list[dict[str, Any]]:
-        """Every attempt, in order. A last line that was cut is dropped, which is said once."""
-        file = self.path / RESULTS
-        lines = file.read_text(errors="replace").splitlines() if file.exists() else []
-        plan = self.plan()
-        keys = {point["key"] for point in plan["points"]}
-        found = []
-        for number, line in enumerate(lines, 1):
-            try:
-                found.append(_result(json.loads(line)))
-            except ValueError:
-                if number == len(lines):
-                    self._tell_of_cut(file)
-                    break
-                raise DataError(f"{file}, line {number}: {line[:60]!r} is no result. Repair or remove it.") from None
-            if found[-1]["study"] != plan["kind"] or found[-1]["key"] not in keys:
-                raise DataError(
-                    f"{file}, line {number} is of another study ({found[-1]['study']}, {found[-1]['key']}): a folder holds "
-                    "one. Move that line to a folder of its own."
-                )
-        return found
-
-    def _tell_of_cut(self, file: Path) -> None:
-        if not self._told_of_cut:
-            print(f"farandole: {file}: the last line was cut in the middle and is dropped", file=sys.stderr)
-        self._told_of_cut = True
+        """Every line, in order."""
+        return self.study().raw
 
     def last_results(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Of every point that has ended, the attempt that counts: the last that succeeded, or else the last."""
-        chosen: dict[tuple[str, int], dict[str, Any]] = {}
-        for result in self.results():
-            at = result["key"], result["repeat"]
-            if result["status"] == "ok" or at not in chosen or chosen[at]["status"] != "ok":
-                chosen[at] = result
-        return chosen
+        """The line that counts of every point that has ended."""
+        return {(line["key"], line["repeat"]): line for line in counting(self.results())}
 
     def missing(self, points: Sequence[Point]) -> list[Point]:
         """Points without a good result; failed ones are worth another try."""
@@ -143,11 +115,14 @@ class StudyFolder:
     def append(self, *results: Mapping[str, Any]) -> None:
         """On the disk when it returns. What a crash has left of a line before is removed."""
         file = self.path / RESULTS
-        with file.open("ab+") as stream:
-            _drop_cut_line(stream)
-            stream.writelines((json.dumps(result) + "\n").encode() for result in results)
-            stream.flush()
-            os.fsync(stream.fileno())
+        try:
+            with file.open("ab+") as stream:
+                _drop_cut_line(stream)
+                stream.writelines((json.dumps(result) + "\n").encode() for result in results)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise DataError(f"{file} cannot be written: {error.strerror}. Make room, and type the same again: it goes on from there.") from error
 
     def new_run(self, point: Point) -> str:
         """A folder for the next attempt, relative to the study; those before are kept."""
@@ -187,12 +162,6 @@ class StudyFolder:
         partial = self.path / f".{name}.{os.getpid()}"
         partial.write_text(text)
         partial.replace(self.path / name)
-
-
-def _result(content: Any) -> dict[str, Any]:
-    if not isinstance(content, dict) or any(name not in content for name in _RESULT_KEYS):
-        raise ValueError("no result")
-    return content
 
 
 def _drop_cut_line(stream: Any) -> None:

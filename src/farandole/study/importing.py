@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError, SettingsError
-from farandole.study.figures import FIGURES, Figures
-from farandole.study.folder import SCHEMA, StudyFolder, now
+from farandole.results.reading import Study
+from farandole.results.schema import MEASURES, PROVENANCES, SCHEMA, Result
+from farandole.results.table import MEASURE, SETTING
+from farandole.study.folder import StudyFolder, now
+from farandole.study.measures import Measures
 from farandole.study.points import Point, as_name
-from farandole.study.table import FIGURE, SETTING
 
-__all__ = ["import_figures", "paper_results", "papers_tables"]
+__all__ = ["import_figures", "paper_results", "paper_study", "papers_tables"]
 
-PROVENANCES = ("measured-node", "measured-component", "modelled", "none")
+_PROVENANCES = (*PROVENANCES, "none")
 _A_RANK = {"power_w_a_rank": "power_w", "energy_j_a_rank": "energy_j"}
 """Columns that are multiplied by the ranks."""
-_TEXT = ("metric", "power_provenance")
+_TEXT = ("metric", "power_provenance", "collective")
 _DERIVED = ("runs", "failed", "marks", "speedup", "efficiency")
 """Columns of our own tables that are neither settings nor figures."""
 _SPREAD = ("_min", "_max", "_runs")
@@ -47,6 +49,15 @@ def paper_results(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A table of the papers as lines of results."""
     rows = [{**table["settings"], **dict(zip(table["columns"], row))} for row in table["rows"]]
     return list(_results(rows, table["kind"], table.get("power_provenance", "none")))
+
+
+def paper_study(table: Mapping[str, Any]) -> Study:
+    """The same as a study that is in no folder."""
+    lines = paper_results(table)
+    return Study(
+        folder=Path(), kind=table["kind"], title=table["name"], command=None, about=table, raw=lines, tries=len(lines),
+        results=[Result.of(Path(), line) for line in lines],
+    )  # fmt: skip
 
 
 def import_figures(source: str, out: Path | None, title: str | None, kind: str = "strong") -> StudyFolder:
@@ -111,11 +122,11 @@ def _tells_spread(name: str) -> bool:
 
 def _is_figure(name: str) -> bool:
     """A column of numbers in seconds, joules or watts that we do not know is one as well."""
-    if name.startswith(SETTING) and name.removeprefix(SETTING) in FIGURES:
+    if name.startswith(SETTING) and name.removeprefix(SETTING) in MEASURES:
         return False
-    if name.startswith(FIGURE) and name.removeprefix(FIGURE) in FIGURES:
+    if name.startswith(MEASURE) and name.removeprefix(MEASURE) in MEASURES:
         return True
-    return (name in FIGURES and name != "epochs") or name.endswith(_UNITS)
+    return (name in MEASURES and name != "epochs") or name.endswith(_UNITS)
 
 
 def _number(where: str, name: str, text: str) -> float:
@@ -142,8 +153,8 @@ def _results(rows: Sequence[Mapping[str, Any]], kind: str, provenance: str) -> I
     seen: dict[str, int] = {}
     for row in rows:
         settings, figures = _split(row)
-        told = Figures()
-        told.add(dict.fromkeys(FIGURES), "not in what was imported")
+        told = Measures()
+        told.add(dict.fromkeys(MEASURES), "not in what was imported")
         told.add(figures)
         _check_power(told.values, row.get("power_provenance") or provenance)
         failed = row.get("runs") == 0
@@ -163,7 +174,7 @@ def _summed_up(row: Mapping[str, Any]) -> dict[str, Any]:
     if type(runs) is not int or runs < 2:
         return {}
     told = {name: [row.get(f"{name}{end}") for end in _SPREAD] for name in row if _is_figure(name)}
-    spreads = {name.removeprefix(FIGURE): [low, high, count or runs] for name, (low, high, count) in told.items()}
+    spreads = {name.removeprefix(MEASURE): [low, high, count or runs] for name, (low, high, count) in told.items()}
     return {"runs": runs, "spreads": spreads}
 
 
@@ -179,10 +190,10 @@ def _split(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             continue
         if name in _A_RANK:
             figures[_A_RANK[name]] = value * ranks
-        if name.startswith(SETTING) and name.removeprefix(SETTING) in FIGURES:
+        if name.startswith(SETTING) and name.removeprefix(SETTING) in MEASURES:
             settings[name.removeprefix(SETTING)] = value
         elif name in _TEXT or _is_figure(name):
-            figures[name.removeprefix(FIGURE)] = value
+            figures[name.removeprefix(MEASURE)] = value
         else:
             settings[as_name(name)] = value
     return settings, figures
@@ -190,10 +201,10 @@ def _split(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _check_power(figures: dict[str, Any], provenance: str) -> None:
     has_power = any(figures.get(name) is not None for name in ("power_w", "energy_j"))
-    if provenance not in PROVENANCES or (has_power and provenance == "none"):
+    if provenance not in _PROVENANCES or (has_power and provenance == "none"):
         raise DataError(
             f"power_provenance={provenance!r}: watts and joules need a column power_provenance that says how they are "
-            f"known: {', '.join(PROVENANCES)}"
+            f"known: {', '.join(_PROVENANCES)}"
         )
     figures["power_provenance"] = provenance if has_power else "none"
 

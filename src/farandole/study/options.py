@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
-__all__ = ["add_kinds", "numbers", "run_file", "run_kind"]
+__all__ = ["add_how", "add_kinds", "numbers", "run_file", "run_kind", "run_loaders"]
 
 _KINDS = {
     "strong": "the same work on more and more ranks",
     "weak": "as much work for every rank, on more and more ranks",
-    "batch": "batch sizes, or with ranks alone the rules by which they follow the ranks",
-    "lr": "learning rates, or with ranks alone the rules by which they follow the ranks",
+    "batch": "batch sizes; with only --ranks: compare the rules that scale the batch",
+    "lr": "learning rates; with only --ranks: compare the rules that scale the rate",
 }
 _AXES = {"ranks": "ranks", "emulate_ranks": "emulate_ranks", "batches": "batch_size", "rates": "rate", "seeds": "seed"}
 """Options that hold lists, and the settings they are of."""
@@ -37,13 +37,18 @@ def add_kinds(
     actions: Verbs, *, run_kind: Callable[[argparse.Namespace], int], run_file: Callable[[argparse.Namespace], int]
 ) -> None:
     for kind, text in _KINDS.items():
-        action = actions.add_parser(kind, help=text, description=f"Study {text}.", allow_abbrev=False)
+        action = actions.add_parser(
+            kind, help=text, description=f"Study {text}.", usage=f"farandole study {kind} NAME|--command 'CMD' [options]", allow_abbrev=False
+        )
         _add_what(action)
-        _add_how(action)
+        add_how(action)
         action.set_defaults(run=run_kind, kind=kind)
-    action = actions.add_parser("file", help="FILE.toml: a study file; see studies/", description="Run a study file.", allow_abbrev=False)
+    action = actions.add_parser(
+        "file", help="FILE.toml: a study file; see studies/", description="Run a study file.", usage="farandole study FILE.toml [options]",
+        allow_abbrev=False,
+    )  # fmt: skip
     action.add_argument("file", type=Path, metavar="FILE.toml")
-    _add_how(action)
+    add_how(action)
     action.set_defaults(run=run_file)
 
 
@@ -52,9 +57,9 @@ def _add_what(action: argparse.ArgumentParser) -> None:
     # fmt: off
     add("benchmark", nargs="?", default="", metavar="NAME", help=", ".join(NAMES))
     add("--command", default="", metavar="'CMD'", help="a program of your own instead; {ranks} and other settings are filled in")
-    add("--ranks", metavar="1,2,4", help="how many ranks")
+    add("--ranks", metavar="1,2,4", help="how many ranks; 1x8,2x4,8x1: ranks x threads, e.g. one process with all cores against several")
     add("--emulate-ranks", metavar="1,8,48", help="train as so many ranks would, on the ranks there are")
-    add("--batches", metavar="20,40", help="samples a rank takes in a step")
+    add("--batches", metavar="20,40", help="batch size per rank")
     add("--rates", metavar="0.001,0.01", help="learning rates of one rank")
     add("--seeds", metavar="1,2,3", help="of weights, orders and dropout")
     add("--vary", action="append", default=[], metavar="NAME=a,b", help="any other setting of `farandole run`, varied")
@@ -64,16 +69,22 @@ def _add_what(action: argparse.ArgumentParser) -> None:
     # fmt: on
 
 
-def _add_how(action: argparse.ArgumentParser) -> None:
+def add_how(action: argparse.ArgumentParser, *, of_runs: bool = True) -> None:
+    """Of every study; without `of_runs`, of one whose points train nothing."""
     add = action.add_argument
     # fmt: off
-    add("--preset", choices=PRESETS, help="how large; default: demo")
-    add("-H", "--hosts", metavar="a:2,b:2", help="start ranks on these hosts, so many on each; default: here")
-    add("--repeats", type=int, metavar="R", help="runs of every point; default: 1")
+    add("--preset", choices=PRESETS, help=f"how large; default: {'demo' if of_runs else 'test'}")
+    add("--repeats", type=int, metavar="R", help="runs of every point; default: 3 where a point takes less than 2 minutes, else 1")
     add("--out", type=Path, metavar="DIR", help="the study's folder; default: one under out/")
     add("--dry-run", action="store_true", help="show the points and an estimate, run nothing")
+    add("--mixed-versions", action="store_true", help="go on although results were made with other versions of packages")
+    if not of_runs:
+        action.set_defaults(power=False, scalars=None, submit=None, time=None, directive=[])
+        return
+    add("--threads", metavar="T", help="threads of every rank; default: a node's cores / the most ranks on it, the same at all points")
+    add("-H", "--hosts", metavar="a:2,b:2", help="start ranks on these hosts, so many on each; default: here")
     add("--power", action=argparse.BooleanOptionalAction, default=True, help="sample this node's power; on unless --no-power")
-    add("--idle", dest="idle_s", type=float, metavar="S", help="measure S seconds of the idle node before the first point, and say what joules are above it")
+    add("--idle", dest="idle_s", type=float, metavar="S", help="measure the idle node for S seconds first; also report energy above idle")
     add("--scalars", metavar="WHERE", help="afterwards, every epoch's figures for tensorboard, mlflow or wandb")
     add("--submit", metavar="SYSTEM", help="write scripts for sbatch, pbs or lsf instead of running")
     add("--ranks-per-node", type=int, metavar="K", help="for --submit, or within an allocation; default: all ranks on one node")
@@ -85,11 +96,11 @@ def _add_how(action: argparse.ArgumentParser) -> None:
 def run_kind(options: argparse.Namespace) -> int:
     from farandole.study.settings import StudySettings
 
-    axes = {name: _list(f"--{option.replace('_', '-')}", getattr(options, option)) for option, name in _AXES.items()}
+    axes = _axes(options)
     varied = {name: _list(f"--vary {name}", text) for name, text in map(_pair, options.vary)}
     fixed = {name: _literal(text) for name, text in map(_pair, options.set)}
     asked = {name: getattr(options, name) for name in ("preset", "framework", "repeats", "ranks_per_node", "hosts", "idle_s", "out")}
-    given = {name: value for name, value in asked.items() if value is not None}
+    given = {name: value for name, value in (asked | _threads(options)).items() if value is not None}
     _check_program(options.command, given)
     study = StudySettings(
         kind=options.kind, benchmark=options.benchmark, command=options.command, title=options.title or "",
@@ -98,13 +109,27 @@ def run_kind(options: argparse.Namespace) -> int:
     return _perform(study, options)
 
 
+def _axes(options: argparse.Namespace) -> dict[str, Sequence[Any]]:
+    axes = {name: _list(f"--{option.replace('_', '-')}", getattr(options, option)) for option, name in _AXES.items() if option != "ranks"}
+    if "x" not in (options.ranks or ""):
+        return axes | {"ranks": _list("--ranks", options.ranks)}
+    pairs = [word.partition("x") for word in options.ranks.split(",")]
+    if not all(ranks.isdecimal() and threads.isdecimal() for ranks, _, threads in pairs):
+        raise SettingsError(f"--ranks {options.ranks}: give ranks, or ranks x threads for all, e.g. --ranks 1x8,2x4,8x1")
+    return axes | {"ranks,threads": [[int(ranks), int(threads)] for ranks, _, threads in pairs]}
+
+
+def _threads(options: argparse.Namespace) -> dict[str, Any]:
+    return {} if options.threads is None else {"threads": _literal(options.threads)}
+
+
 def run_file(options: argparse.Namespace) -> int:
     from farandole.study.settings import StudySettings, read_toml
 
-    over = {name: getattr(options, name) for name in ("preset", "repeats", "ranks_per_node", "hosts", "idle_s", "out")}
+    over = {name: getattr(options, name) for name in ("preset", "repeats", "ranks_per_node", "hosts", "idle_s", "out")} | _threads(options)
     content = read_toml(options.file, **over)
     if content["kind"] == "loaders":
-        return _loaders(content, options)
+        return run_loaders(content, options)
     _check_program(content.get("command"), content)
     return _perform(StudySettings(**content), options)
 
@@ -118,25 +143,28 @@ def _check_program(command: Any, given: Iterable[str]) -> None:
         )
 
 
-def _loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
-    from farandole.study.command import measure_loaders
-    from farandole.study.loaders import LoaderStudy
-    from farandole.study.loaders_plan import plan_text
+def run_loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
+    """A study of loaders, from a file or from the command line."""
+    from farandole.study.folder import StudyFolder
+    from farandole.study.loaders import loaders_study
+    from farandole.study.running import identity
 
-    useless = [name for name in ("hosts", "submit", "ranks_per_node", "idle_s", "scalars", "time", "directive") if getattr(options, name)]
+    useless = [name for name in ("hosts", "submit", "ranks_per_node", "idle_s", "scalars", "time", "directive", "threads") if getattr(options, name, None)]
     if useless:
         told = ", ".join(f"--{name.removesuffix('_s').replace('_', '-')}" for name in useless)
-        raise SettingsError(f"{told}: {options.file} is a study of loaders, which reads files on this machine. Leave it out.")
-    study = LoaderStudy(**{name: value for name, value in content.items() if name != "kind"})
+        raise SettingsError(f"{told}: a study of loaders reads files on this machine. Leave it out.")
+    asked = {name: value for name, value in content.items() if name not in ("kind", "threads")}
+    study = loaders_study(**asked, make_files=False)
     if options.dry_run:
-        print(plan_text(study))
-        return 0
-    return measure_loaders(study)
+        return _perform(study, options)
+    StudyFolder(asked["out"]).check_same(identity(study))  # before files are made, which may take long
+    return _perform(loaders_study(**asked), options)
 
 
 def _perform(study: StudySettings, options: argparse.Namespace) -> int:
-    from farandole.study.ending import EndedBySignal, say_stopped
+    from farandole.launch.signals import EndedBySignal
     from farandole.study.folder import StudyFolder
+    from farandole.study.live import say_stopped
     from farandole.study.running import plan_text, run_study
 
     assert study.out is not None
@@ -153,7 +181,9 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
         with folder.locked():
             if job is not None:
                 return _submit(study, folder, job)
-            code = run_study(study, folder, command=sys.argv[1:], power=options.power)
+            code = run_study(
+                study, folder, command=sys.argv[1:], power=options.power, pages=options.pages, mixed=options.mixed_versions
+            )  # fmt: skip
     except (KeyboardInterrupt, EndedBySignal) as by:
         return say_stopped(by, folder.path)
     if options.scalars:
@@ -213,7 +243,7 @@ def _check_scalars(study: StudySettings, options: argparse.Namespace) -> None:
 
 
 def _submit(study: StudySettings, folder: StudyFolder, job: JobSettings) -> int:
-    from farandole.report.numbers import count
+    from farandole.results.numbers import count
     from farandole.study.collecting import collect
     from farandole.study.running import prepare_data, write_plan
     from farandole.study.submit import write_scripts

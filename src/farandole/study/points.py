@@ -12,19 +12,24 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farandole.benchmarks.config_file import ALIASES, CANDLE_ONLY
 from farandole.errors import FarandoleError, SettingsError
 from farandole.launch.allocation import allocated_hosts
 from farandole.launch.hosts import Host, all_local, parse_hosts
-from farandole.report.numbers import count
+from farandole.results.cases import described
+from farandole.results.numbers import count
+
+if TYPE_CHECKING:
+    from farandole.train.settings import RunSettings
 
 __all__ = [
-    "AUTO", "LONG", "OWN", "Point", "as_name", "as_setting", "described", "expand", "is_crowded", "is_here", "is_launched", "program_words",
-    "resolved", "run_words", "usable_cores", "varying", "warning_of",
+    "AUTO", "LONG", "OWN", "Point", "as_name", "as_setting", "expand", "is_crowded", "is_here", "is_launched", "program_words", "resolved",
+    "run_settings", "run_words", "usable_cores", "warning_of",
 ]  # fmt: skip
 
 AUTO = "auto"
@@ -35,8 +40,11 @@ _SHORT = {long: short for short, long in LONG.items()}
 _RATE = "rate"
 """None is the optimizer's own, not the preset's; of other settings it is what the run does by itself."""
 _RANKS = ("ranks", "nodes")
-OWN = (*_RANKS, "hosts")
+_THREADS = "threads"
+OWN = (*_RANKS, "hosts", "data")
 """Settings of a point that are no settings of a run.
+
+`data` says which data it is, wherever that lies: on other files it is measured anew.
 
 Hosts that somebody has named, with their slots, are a part of what is measured: on other machines, or with other ranks on each,
 it is measured anew. Those that a batch system chooses, new ones for every job, are not: there `nodes` says how ranks are divided.
@@ -44,7 +52,7 @@ it is measured anew. Those that a batch system chooses, new ones for every job, 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _TOLD = (
     "benchmark", "preset", "framework", "epochs", "batch_size", "learning_rate", "rng_seed", "parallel", "work",
-    "lr_scaling", "batch_scaling", "emulate_ranks", "warmup_epochs", "loader",
+    "lr_scaling", "batch_scaling", "emulate_ranks", "warmup_epochs", "loader", "threads",
 )  # fmt: skip
 """What is kept of every run's settings, whether given or not."""
 
@@ -90,15 +98,16 @@ def is_launched(command: str) -> bool:
 
 
 def is_crowded(settings: Mapping[str, Any], hosts: str) -> bool:
-    """More ranks than cores; of other machines nobody here knows."""
-    return is_here(settings, hosts) and settings["ranks"] > usable_cores()
+    """More threads than cores; of other machines nobody here knows."""
+    return is_here(settings, hosts) and settings["ranks"] * (settings.get(_THREADS) or 1) > usable_cores()
 
 
-def warning_of(crowded: Iterable[int]) -> str:
-    """What to say of ranks that are more than the cores."""
+def warning_of(crowded: Iterable[Mapping[str, Any]]) -> str:
+    """What to say of points with more threads than cores."""
+    told = dict.fromkeys(f"{one['ranks']} x {one.get(_THREADS) or 1}" for one in crowded)
     return (
-        f"warning: {', '.join(map(str, sorted({*crowded})))} ranks on {count(usable_cores(), 'core')}: oversubscribed, and marked so; "
-        "such times say nothing of real ranks"
+        f"warning: {', '.join(told)} ranks x threads on {count(usable_cores(), 'core')}: oversubscribed, and marked so; such times say "
+        "nothing of ranks with a core for every thread"
     )
 
 
@@ -127,12 +136,19 @@ def expand(
 
     `nodes_of` says on how many nodes so many ranks are.
     """
-    combinations = [
-        {**fixed, **dict(zip(axes, values))} for values in itertools.product(*axes.values())
-    ]
+    combinations = [{**fixed, **_together(axes, values)} for values in itertools.product(*axes.values())]
     settings = [_resolved(found, nodes_of) for found in combinations]
     keys = [_key(found, given) for found, given in zip(settings, combinations)]
     return [Point(settings=found, repeat=repeat, key=key) for repeat in range(repeats) for found, key in zip(settings, keys)]
+
+
+def _together(axes: Iterable[str], values: Sequence[Any]) -> dict[str, Any]:
+    """An axis may be of several settings that vary together: `ranks,threads` has pairs for values."""
+    found: dict[str, Any] = {}
+    for axis, value in zip(axes, values):
+        names = axis.split(",")
+        found |= dict(zip(names, value)) if len(names) > 1 else {axis: value}
+    return found
 
 
 def _key(settings: Mapping[str, Any], given: Mapping[str, Any]) -> str:
@@ -146,16 +162,35 @@ def _resolved(given: Mapping[str, Any], nodes_of: Callable[[int], int]) -> dict[
         ranks = _dividing(given["emulate_ranks"])
     if type(ranks) is not int or ranks < 1:
         raise SettingsError(f"ranks={ranks!r}: expected whole numbers from 1 on, e.g. --ranks 1,2,4")
-    placed = {"hosts": given["hosts"]} if "hosts" in given else {}
+    placed = {name: given[name] for name in ("hosts", "data") if name in given}
     own = {"ranks": ranks, "nodes": nodes_of(ranks), **placed}
     rest = {name: value for name, value in given.items() if name not in OWN}
     if "command" in rest:
         program_words(own | rest)
         return own | rest
     try:
-        return own | resolved(rest, ranks)
+        found = own | resolved(rest, ranks)
+        return found if "data" in found else found | {"data": _data_of(found)}
     except FarandoleError as error:
         raise SettingsError(f"{described(own | rest, given)}: {error}") from error
+
+
+def _data_of(settings: Mapping[str, Any]) -> str:
+    from farandole.benchmarks import benchmark
+    from farandole.data.candle.files import benchmark as files_of
+    from farandole.data.identity import data_identity
+
+    run = run_settings(settings)
+    roles = benchmark(run.benchmark).roles(run.parameters)
+    names = [file.name for role, file in files_of(run.benchmark).files.items() if roles is None or role in roles]
+    return data_identity(run.benchmark, run.data_folder, names, run.preset)
+
+
+def run_settings(settings: Mapping[str, Any], **over: Any) -> RunSettings:
+    """Of a point of a benchmark."""
+    from farandole.train.settings import RunSettings
+
+    return RunSettings.from_flat({LONG.get(name, name): value for name, value in settings.items() if name not in OWN} | over)
 
 
 def _dividing(emulated: Any) -> int:
@@ -178,6 +213,8 @@ def program_words(settings: Mapping[str, Any]) -> list[str]:
 
 def _filled(match: re.Match[str], settings: Mapping[str, Any]) -> str:
     if match[1] not in settings:
+        if match[1] == "python":
+            return sys.executable
         known = ", ".join(name for name in settings if name not in ("command", "nodes"))
         raise SettingsError(f"--command: {match[0]} is no setting of the study; there are {known}")
     return str(settings[match[1]])
@@ -215,17 +252,3 @@ def _option(option: str, value: Any) -> list[str]:
     if isinstance(value, (list, tuple)) and value:
         return [option, *map(str, value)]
     return [option, str(value)]  # an empty list as []
-
-
-def varying(points: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The settings in which points differ."""
-    found = list(points)
-    names = dict.fromkeys(name for settings in found for name in settings)
-    return [name for name in names if len({json.dumps(settings.get(name)) for settings in found}) > 1]
-
-
-def described(settings: Mapping[str, Any], names: Iterable[str]) -> str:
-    """For people: `2 ranks, batch_size=40`."""
-    ranks = settings.get("ranks", 1)
-    told = [f"{name}={settings.get(name)}" for name in names if name not in (*_RANKS, "command")]
-    return ", ".join([f"{ranks} rank{'s' * (ranks > 1)}", *told])

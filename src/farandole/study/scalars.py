@@ -1,15 +1,10 @@
-"""Every epoch's figures of every run of a study, for TensorBoard, MLflow or Weights & Biases to draw.
-
-TensorBoard's files are records of protocol buffers. The few fields that a scalar needs are written here, so that nothing
-has to be installed to write them.
-"""
+"""Every epoch's figures of every run of a study, for TensorBoard, MLflow or Weights & Biases to draw."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
@@ -18,19 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError, SettingsError
-from farandole.report.numbers import count
+from farandole.results.cases import described, varying
+from farandole.results.numbers import count
 from farandole.study.folder import StudyFolder
-from farandole.study.points import described, varying
 
 __all__ = ["WHERE", "check_trained", "check_where", "export", "write_events"]
 
 Scalars = Iterator[tuple[int, dict[str, float]]]
-_MASK_DELTA = 0xA282EAD8
+_INSTALL = {"tensorboard": "'farandole[tensorboard]'"}
+_MODULES = {"tensorboard": "tensorboard.summary.writer.record_writer"}
 
 
 def export(folder: StudyFolder, where: str) -> str:
     """What was written, in a sentence for people."""
-    plan = folder.plan_of_runs("--scalars")
+    plan = folder.plan()
     check_where(where)
     check_trained(plan.get("fixed") or {})
     results = [one for one in folder.last_results().values() if one["status"] == "ok" and one["run"]]
@@ -48,8 +44,7 @@ def check_where(where: str) -> None:
     """SettingsError where nothing can be written there: before hours of runs, not after them."""
     if where not in WHERE:
         raise SettingsError(f"--scalars {where}: unknown. Use one of {', '.join(WHERE)}.")
-    if where != "tensorboard":
-        _required(where)
+    _required(where)
 
 
 def check_trained(fixed: Mapping[str, Any]) -> None:
@@ -129,9 +124,9 @@ def _quoted(text: str) -> str:
 
 def _required(package: str) -> Any:
     if find_spec(package) is None:
-        raise SettingsError(f"--scalars {package}: it is not installed. Type: pip install {package}")
+        raise SettingsError(f"--scalars {package}: it is not installed. Type: pip install {_INSTALL.get(package, package)}")
     try:
-        return import_module(package)
+        return import_module(_MODULES.get(package, package))
     except ImportError as error:
         raise SettingsError(f"--scalars {package}: it is installed, but cannot be imported: {error}") from error
 
@@ -145,55 +140,15 @@ WHERE: dict[str, Callable[[StudyFolder, Path, str, Mapping[str, Any]], None]] = 
 
 def write_events(path: Path, steps: Mapping[int, Mapping[str, float]]) -> None:
     """A TensorBoard event file: for each step, scalars by name."""
+    # Not by its EventFileWriter, which imports TensorFlow where that is installed.
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
     now = time.time()
     with path.open("wb") as file:
-        file.write(_record(_double(1, now) + _bytes(3, b"brain.Event:2")))
+        writer = RecordWriter(file)
+        writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
         for step, scalars in sorted(steps.items()):
-            values = b"".join(
-                _bytes(1, _bytes(1, name.encode()) + _tag(2, 5) + struct.pack("<f", value)) for name, value in scalars.items()
-            )
-            file.write(_record(_double(1, now) + _tag(2, 0) + _varint(step) + _bytes(5, values)))
-
-
-def _record(data: bytes) -> bytes:
-    length = struct.pack("<Q", len(data))
-    return length + _checksum(length) + data + _checksum(data)
-
-
-def _checksum(data: bytes) -> bytes:
-    """CRC-32C, rotated and shifted as the format wants it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF)
-
-
-def _crc_row(value: int) -> int:
-    for _ in range(8):
-        value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
-    return value
-
-
-_CRC_TABLE = [_crc_row(value) for value in range(256)]
-
-
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*found, number])
-
-
-def _tag(field: int, kind: int) -> bytes:
-    """`kind`: 0 varint, 1 eight bytes, 2 counted bytes, 5 four bytes."""
-    return _varint(field << 3 | kind)
-
-
-def _double(field: int, value: float) -> bytes:
-    return _tag(field, 1) + struct.pack("<d", value)
-
-
-def _bytes(field: int, data: bytes) -> bytes:
-    return _tag(field, 2) + _varint(len(data)) + data
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+            writer.write(Event(wall_time=now, step=step, summary=Summary(value=values)).SerializeToString())

@@ -7,24 +7,28 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from farandole.errors import SettingsError
 from farandole.launch.hosts import Host, as_option, parse_hosts
 from farandole.optim.scaling import RULES
-from farandole.study.points import Point, as_name, as_setting, expand, is_launched
+from farandole.study.points import AUTO, Point, as_name, as_setting, expand, is_launched, usable_cores
 
-__all__ = ["KINDS", "StudySettings", "read_toml"]
+__all__ = ["KINDS", "SHORT_S", "StudySettings", "read_toml"]
 
 KINDS = {
     "strong": ("ranks", "emulate_ranks"),
     "weak": ("ranks", "emulate_ranks"),
     "batch": ("batch_size", "batch_scaling"),
     "lr": ("rate", "lr_scaling"),
+    "loaders": ("loader",),
 }
 """Each kind, and the axes of which it needs one."""
+SHORT_S = 120.0
+"""A point that takes less is repeated by default."""
+_REPEATS = 3
 _RANKS = ("ranks", "emulate_ranks")
 _SPREADING = ("srun", "mpiexec", "mpirun", "aprun", "jsrun", "ibrun")
 """What starts ranks on all nodes of an allocation."""
@@ -51,8 +55,10 @@ class StudySettings:
     """What is varied: a list of values for each setting."""
     settings: dict[str, Any] = field(default_factory=dict)
     """What is the same for all points."""
-    repeats: int = 1
-    """Runs of every point."""
+    repeats: int = 0
+    """Runs of every point; 0: three where a point takes less than two minutes and no seeds are varied, or else one."""
+    threads: int | str = AUTO
+    """Of every rank; auto: those of a node over the most ranks that any point has on it, so that ranks are alike in all points."""
     ranks_per_node: int = 0
     """For jobs of a batch system; 0: all ranks on one node."""
     hosts: str = ""
@@ -67,7 +73,7 @@ class StudySettings:
     def __post_init__(self) -> None:
         self._check_types()
         if self.kind not in KINDS:
-            raise SettingsError(f"kind={self.kind!r} is unknown. Use one of {', '.join(KINDS)}, or loaders.")
+            raise SettingsError(f"kind={self.kind!r} is unknown. Use one of {', '.join(KINDS)}.")
         if bool(self.benchmark) == bool(self.command):
             raise SettingsError(
                 f"study {self.kind}: name a benchmark (nt3, p1b1, p1b2, p1b3) or give --command 'python train.py', one of both"
@@ -83,7 +89,7 @@ class StudySettings:
                 "node, e.g. --command 'python train.py'; or leave --ranks-per-node out"
             )
         named = as_name if self.command else as_setting
-        self.axes = {named(name): _values(name, found) for name, found in self.axes.items()}
+        self.axes = {",".join(map(named, name.split(","))): _values(name, found) for name, found in self.axes.items()}
         self.settings = {named(name): _plain(name, value) for name, value in self.settings.items()}
         self._vary_rules()
         self._check_axes()
@@ -95,9 +101,11 @@ class StudySettings:
         for name in ("kind", "benchmark", "command", "preset", "framework", "title", "hosts"):
             if not isinstance(value := getattr(self, name), str):
                 raise SettingsError(f"{name}={value!r}: expected text in quotes")
-        for name, least in (("repeats", 1), ("ranks_per_node", 0)):
-            if type(value := getattr(self, name)) is not int or value < least:
+        for name in ("repeats", "ranks_per_node"):
+            if type(value := getattr(self, name)) is not int or value < 0:
                 raise SettingsError(f"{name}={value!r}: expected a whole number from 1 on, e.g. {name} = 2")
+        if self.threads != AUTO and (type(self.threads) is not int or self.threads < 1):
+            raise SettingsError(f"threads={self.threads!r}: expected a whole number from 1 on, or auto, e.g. threads = 2")
         if type(self.idle_s) not in (int, float) or not 0 <= self.idle_s < math.inf:
             raise SettingsError(f"idle_s={self.idle_s!r}: expected seconds, e.g. --idle 10, or idle_s = 10")
 
@@ -109,31 +117,67 @@ class StudySettings:
         if self.benchmark and not given and rule not in _RANKS and any(count not in (0, 1) for count in ranks):
             self.axes[rule] = list(RULES)
 
+    @property
+    def _varied(self) -> list[str]:
+        """Settings, one by one, where some vary together."""
+        return [name for axis in self.axes for name in axis.split(",")]
+
     def _check_axes(self) -> None:
-        both = sorted({*self.axes} & {*self.settings})
+        for axis, values in self.axes.items():
+            names = axis.split(",")
+            if len(names) > 1 and any(not isinstance(value, list) or len(value) != len(names) for value in values):
+                raise SettingsError(f"axis {axis}: every value has to be a list of {len(names)}, e.g. {axis} = [[1, 2], [2, 1]]")
+        if len({*self._varied}) < len(self._varied):
+            raise SettingsError(f"axes {', '.join(self.axes)}: a setting is varied twice; give it under one of them")
+        both = sorted({*self._varied} & {*self.settings})
         if both:
             raise SettingsError(f"{', '.join(both)}: fixed and varied at once; give it under one of both")
-        own = {"benchmark", "preset", "framework", "work", "output_dir", "nodes", *(["hosts"] if self.benchmark or self.hosts else [])}
-        reserved = sorted({*self.axes, *self.settings} & own)
+        own = {"preset", "framework", "work", "output_dir", "nodes", *(["benchmark", "data", "hosts"] if self.benchmark else [])}
+        own |= {"hosts"} if self.hosts else set()
+        reserved = sorted({*self._varied, *self.settings} & own)
         if reserved:
             raise SettingsError(
                 f"{', '.join(reserved)}: not to be given as a setting or axis; kind, benchmark, preset, framework, "
                 "hosts and ranks_per_node say it"
             )
-        unused = [name for name in (*self.axes, *self.settings) if name != "ranks" and f"{{{name}}}" not in self.command]
-        if self.command and unused:
+        unused = [name for name in (*self._varied, *self.settings) if name not in ("ranks", "threads") and f"{{{name}}}" not in self.command]
+        if self.command and unused and self.kind != "loaders":
             raise SettingsError(
                 f"--command does not use {', '.join(unused)}: all its points would be the same. Put {{{unused[0]}}} where the "
                 "program takes it, or leave it out"
             )
         needed = KINDS[self.kind]
-        if not any(name in self.axes for name in needed):
+        if not any(name in self._varied for name in needed):
             raise SettingsError(f"study {self.kind} varies {' or '.join(needed)}: give e.g. {_EXAMPLES[self.kind]}")
 
     def points(self) -> list[Point]:
         """In the order in which they run; SettingsError where one cannot be run."""
         placed = {"hosts": as_option(parse_hosts(self.hosts))} if self.hosts else {}
-        return expand({**self.fixed, **placed}, self.axes, self.repeats, self._nodes)
+        points = expand({**self.fixed, **placed, **self._threads()}, self.axes, 1, self._nodes)
+        repeats = self.repeats or self._default_repeats(points)
+        return [replace(point, repeat=repeat) for repeat in range(repeats) for point in points]
+
+    def _default_repeats(self, points: Sequence[Point]) -> int:
+        """As many as the folder's plan has, where it has one: a study that goes on does not change its mind."""
+        from farandole.study.estimate import Estimate
+        from farandole.study.folder import StudyFolder
+
+        if self.out is not None and StudyFolder(self.out).exists:
+            return 1 + max((int(point["repeat"]) for point in StudyFolder(self.out).plan()["points"]), default=0)
+        if len(self.axes.get("seed", ())) > 1 or "emulate_ranks" in (*self._varied, *self.settings):
+            return 1  # seeds are repeats, and of emulated ranks the time says nothing
+        longest_s = max((Estimate().seconds([point]) for point in points), default=0.0)
+        return _REPEATS if longest_s < SHORT_S else 1
+
+    def _threads(self) -> dict[str, Any]:
+        """The same for all ranks of all points, unless they are an axis or a setting."""
+        if "threads" in (*self._varied, *self.settings) or self.kind == "loaders":
+            return {}
+        if self.threads != AUTO:
+            return {"threads": self.threads}
+        given = [usable_cores() if count == AUTO else count for count in (*self.axes.get("ranks", ()), self.settings.get("ranks", 1))]
+        counts = [count for count in given if type(count) is int and count > 0] or [1]
+        return {"threads": max(1, usable_cores() // max(-(-count // self._nodes(count)) for count in counts))}
 
     def _nodes(self, ranks: int) -> int:
         if self.ranks_per_node:
@@ -155,7 +199,7 @@ class StudySettings:
         }  # fmt: skip
 
     def _title(self) -> str:
-        what = {"strong": "strong scaling", "weak": "weak scaling", "batch": "batch sizes", "lr": "learning rates"}
+        what = {"strong": "strong scaling", "weak": "weak scaling", "batch": "batch sizes", "lr": "learning rates", "loaders": "loaders compared"}
         name = f"{self.benchmark} ({self.preset})" if self.benchmark else self.command
         return f"{name}: {what[self.kind]}"
 
@@ -185,14 +229,12 @@ def read_toml(path: Path, **over: Any) -> dict[str, Any]:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is no TOML: {error}") from error
-    known = [one.name for one in fields(StudySettings) if one.init]
-    if content.get("kind") == "loaders":
-        known = ["kind", "title", *LOADERS]
+    known = ["kind", "title", *LOADERS] if content.get("kind") == "loaders" else [one.name for one in fields(StudySettings) if one.init]
     unknown = [name for name in content if name not in known]
     if unknown:
         raise SettingsError(f"{path}: unknown key {', '.join(map(repr, unknown))}; known: {', '.join(sorted(known))}")
     if "kind" not in content:
-        raise SettingsError(f"{path}: kind is missing. Use one of {', '.join(KINDS)}, or loaders.")
+        raise SettingsError(f"{path}: kind is missing. Use one of {', '.join(KINDS)}.")
     for name in ("axes", "settings"):
         if not isinstance(content.get(name, {}), Mapping):
             raise SettingsError(f"{path}: [{name}] must be a table, e.g.\n[{name}]\nbatch_size = ...")

@@ -1,4 +1,4 @@
-"""What a point's timeline adds to its figures: communication, waits for slower ranks and stalls for data, rank by rank.
+"""What a point's timeline adds to its measures: communication, waits for slower ranks and stalls for data, rank by rank.
 
 A program of the user's is watched from outside, so that PyTorch and Keras scripts leave a timeline without any edit.
 """
@@ -15,10 +15,10 @@ from farandole.observe import timeline
 from farandole.observe.analysis import analyse, gaps_of
 from farandole.observe.observing import observing_environment
 
-__all__ = ["TRACED", "draw_power", "merge_watched", "recording_environment", "trace_figures"]
+__all__ = ["TRACED", "draw_power", "merge_watched", "recording_environment", "trace_measures"]
 
 TRACED = ("comm_s", "exposed_s", "wait_s", "data_stall_s", "forward_s", "backward_s", "optimizer_s")
-"""Figures that a timeline has of every rank; null where a framework does not show them."""
+"""Measures that a timeline has of every rank; null where a framework does not show them."""
 _OF_RANKS = (*TRACED, "gradient_wait_s", "training_s")
 _FILE = "timeline.json"
 
@@ -36,19 +36,17 @@ def merge_watched(run: Path) -> None:
 
 
 def draw_power(run: Path, trace: Path) -> None:
-    """What was sampled around a point's command, on its timeline and its page: both were made before that was known."""
+    """What was sampled around a point's command, on its timeline, which was made before that was known."""
     from farandole.observe.power.counters import draw
     from farandole.observe.power.trace import read_trace
-    from farandole.report import write_page_if_possible
 
     if not (run / _FILE).exists() or not trace.exists():
         return
     recording = read_trace(trace)
-    if draw(run / _FILE, recording, recording.phases[0].end_ns) and (run / "report.html").exists():
-        write_page_if_possible(run)
+    draw(run / _FILE, recording, recording.phases[0].end_ns)
 
 
-def trace_figures(run: Path) -> tuple[dict[str, float | None], dict[str, str]]:
+def trace_measures(run: Path) -> tuple[dict[str, float | None], dict[str, str]]:
     """Means over the ranks, those of the phases that were marked included; null ones, and by name why they are."""
     file = next((run / name for name in (_FILE, f"{_FILE}.gz") if (run / name).exists()), None)
     if file is None:

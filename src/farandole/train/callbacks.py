@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -23,7 +23,7 @@ from farandole.optim.scaling import warmup_factor
 from farandole.train.batches import EvaluationBatches, TrainingBatches
 from farandole.train.plan import Plan
 
-__all__ = ["EpochRecord", "Epochs", "StopWhenNotFinite", "Timeout", "WarmUp", "combined_metrics", "evaluated"]
+__all__ = ["EpochRecord", "Epochs", "Step", "StopWhenNotFinite", "Timeout", "WarmUp", "combined_metrics", "evaluated"]
 
 
 def combined_metrics(model: Any) -> dict[str, float]:
@@ -67,6 +67,16 @@ class EpochRecord:
         return self.seconds - self.validation_s - self.test_s
 
 
+class Step(NamedTuple):
+    """A step of training, on this rank."""
+
+    epoch: int
+    """From 1."""
+    number: int
+    """In its epoch, from 0."""
+    seconds: float
+
+
 class Epochs(keras.callbacks.Callback):
     """Draws each epoch's order, validates and tests after it, and keeps a record; the first of all callbacks.
 
@@ -84,18 +94,26 @@ class Epochs(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.records: list[EpochRecord] = []
-        self.step_s: list[float] = []
+        self.steps: list[Step] = []
+        self.begun_with: list[int] = []
+        """The epoch each part of the run began with, which has the costs that come once: compiling, first touches of memory."""
         self.passing: Callable[[], bool] = lambda: False
         """Whether a batch is let pass that a part before has trained on."""
         self._passed_s = 0.0
         self._plan = plan
         self._batches, self._validation, self._test, self._told = batches, validation, test, told
         self._epoch_began = self._batch_began = 0.0
+        self._epoch = 0
         self._begun_s: float | None = None
         """Of the step's batches so far; None where some were trained on by a part before."""
+        self._began_part = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._batches.epoch = epoch
+        self._epoch = epoch + 1
+        if not self._began_part:
+            self.begun_with.append(self._epoch)
+            self._began_part = True
         self._batch_began = time.perf_counter()
         self._epoch_began, self._passed_s = self._batch_began - self._passed_s, 0.0
 
@@ -108,7 +126,7 @@ class Epochs(keras.callbacks.Callback):
         if self._begun_s is not None:
             self._begun_s += now - self._batch_began
             if not (batch + 1) % self._plan.passes:
-                self.step_s.append(self._begun_s)
+                self.steps.append(Step(self._epoch, batch // self._plan.passes, self._begun_s))
         self._batch_began = now
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -139,12 +157,25 @@ class Epochs(keras.callbacks.Callback):
         """For checkpoints."""
         in_epoch_s = time.perf_counter() - self._epoch_began
         records = [asdict(record) for record in self.records]
-        return {"records": records, "in_epoch_s": in_epoch_s, "step_s": np.array(self.step_s)}
+        steps = np.array(self.steps, np.float64).reshape(-1, len(Step._fields))
+        return {"records": records, "in_epoch_s": in_epoch_s, "steps": steps, "of_plan": _step_of(self._plan), "begun_with": self.begun_with}
 
     def load_state_dict(self, state: Any) -> None:
         self.records[:] = [EpochRecord(**record) for record in state["records"]]
         self._passed_s = state["in_epoch_s"]
-        self.step_s[:] = [float(seconds) for seconds in state.get("step_s", ())]
+        # Steps of an older version do not say of which epoch they were; those of another plan are others.
+        if state.get("of_plan") == _step_of(self._plan):
+            self.steps[:] = [Step(int(epoch), int(number), float(seconds)) for epoch, number, seconds in state["steps"]]
+            self.begun_with[:] = state["begun_with"]
+
+    def steady_s(self) -> list[float]:
+        """Seconds of the steps that tell how fast training is: full batches, after the epoch that a part of the run began with.
+
+        Where there is no other epoch: after the first tenth of it.
+        """
+        full = [step for step in self.steps if not self._plan.is_short(step.number)]
+        later = [step for step in full if step.epoch not in self.begun_with]
+        return [step.seconds for step in later or full[-(-len(full) // 10) :]]
 
     def _tested(self, epoch: int, validation: dict[str, float]) -> dict[str, float]:
         if self._test is None:
@@ -155,6 +186,11 @@ class Epochs(keras.callbacks.Callback):
         """What the trained model does with the test data, for the last epoch's record."""
         if self.records:
             self.records[-1].metrics |= _named("test", found)
+
+
+def _step_of(plan: Plan) -> list[int]:
+    """What makes the steps of two plans alike."""
+    return [plan.ranks, plan.passes, plan.steps, plan.local_batch, plan.samples_per_epoch]
 
 
 def _named(part: str, metrics: dict[str, float]) -> dict[str, float]:

@@ -10,12 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["granted_bytes"]
+__all__ = ["available_bytes", "granted_bytes"]
+
+_NO_LIMIT = 1 << 62
 
 _FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
 }
+
+
+def available_bytes() -> int:
+    """What the system, and the limits this process runs under, could still give; without a limit where neither says."""
+    granted = granted_bytes()
+    return min(_free_bytes(), _NO_LIMIT if granted is None else granted)
+
+
+def _free_bytes() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return _NO_LIMIT
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), _NO_LIMIT)
 
 
 def granted_bytes(root: Path = Path("/")) -> int | None:

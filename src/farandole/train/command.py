@@ -31,6 +31,7 @@ _EXAMPLES = """\
 examples:
   farandole run nt3 -n 2                                half a minute on two cores, the first time longer; the data is made on the fly
   farandole run p1b2 -n 4 --preset test --parallel steps
+  farandole run nt3 -n 2 --threads 1                    each rank computes with one thread, as -n 1 --threads 1 does
   farandole run nt3 -n 2 --emulate-ranks 16             the accuracy 16 ranks would have
   farandole run nt3 -n 8 --preset paper --data-dir DIR  the real files, the papers' sizes
   farandole run nt3 -n 2 --restarts 3 --output-dir run1   checkpoints; started again by itself, or by the same command
@@ -64,6 +65,9 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     # fmt: off
     add("benchmark", nargs="?", metavar="NAME", help=", ".join(NAMES))
     add("-n", "--ranks", type=int, metavar="N", help="ranks to start here; default: 1")
+    add("--threads", type=int, metavar="T",
+        help="threads a rank computes with; default: OMP_NUM_THREADS, or its share of the cores. Give it where runs on other numbers of "
+             "ranks are compared: without, one rank has all cores and two have half each")
     add("-H", "--hosts", metavar="a:2,b:2", help="start them on these hosts, so many on each; folders must be the same there")
     add("--hostfile", type=Path, metavar="FILE", help="hosts from a file, one a line: `a slots=2`")
     add("--list", action="store_true", help="show the benchmarks and their presets")
@@ -75,6 +79,7 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     add("--output-dir", "--output_dir", "-s", "--save_path", "--save", type=Path, metavar="DIR",
         help="the run directory; default: out/NAME-TIME")
     add("--power", action="store_true", help="sample every node's power: power.json, and curves on the timeline")
+    add("--no-page", dest="page", action="store_false", default=default, help="write no report.html")
     add("--json", action="store_true", help="print run.json alone on standard output")
     add("--parallel", choices=PARALLEL, help="what ranks divide: epochs, or the steps of each; default: as in the papers")
     how = verb.add_mutually_exclusive_group()
@@ -148,7 +153,7 @@ def _run(options: argparse.Namespace) -> int:
     stream = sys.stderr if given.get("json") else sys.stdout
     code = _as_rank(settings, stream) if as_rank else _on_new_ranks(settings, folder, given, stream, repeat)
     if code == 0 and (not as_rank or is_first()):
-        _show(folder, bool(given.get("json")), repeat)
+        _show(folder, given, repeat)
     return code
 
 
@@ -248,19 +253,18 @@ def _on_new_ranks(settings: RunSettings, folder: Path, given: dict[str, Any], st
     )  # fmt: skip
 
 
-def _show(folder: Path, as_json: bool, repeat: list[str]) -> None:
-    from farandole.report import write_page_if_possible
+def _show(folder: Path, given: dict[str, Any], repeat: list[str]) -> None:
     from farandole.train.launching import read_record
     from farandole.train.table import table
 
     if not (folder / "run.json").is_file():  # it has ended early, with a checkpoint
         go_on = shlex.join(["farandole", *repeat])
         print(f"farandole: not finished yet. To go on, type: {go_on}", file=sys.stderr)
-        if as_json:
+        if given.get("json"):
             print(json.dumps({"finished": False, "go_on": go_on}))
         return
-    record, page = read_record(folder), write_page_if_possible(folder)
-    if as_json:
+    record, page = read_record(folder), given["pages"](folder) if given.get("page", True) else None
+    if given.get("json"):
         print(json.dumps(record, indent=1))
         return
     print(f"\n{table(record)}\n")
@@ -268,7 +272,7 @@ def _show(folder: Path, as_json: bool, repeat: list[str]) -> None:
         if name is not None:
             print(f"{kind:<10}{folder / name}")
     if page is not None:
-        print(f"{'page':<10}{page.path}")
+        print(f"{'page':<10}{page}")
 
 
 def _listing() -> str:

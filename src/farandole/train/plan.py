@@ -57,6 +57,15 @@ class Plan:
     def global_batch(self) -> int:
         return self.local_batch * self.ranks
 
+    def is_short(self, number: int) -> bool:
+        """Whether a step of an epoch, by its number from 0, has fewer samples than others: the last one may."""
+        return number + 1 == self.steps > 1 and self.samples_per_epoch < self.steps * self.global_batch
+
+    @property
+    def samples_per_step(self) -> int:
+        """Of those that are not short, over all ranks it trains as."""
+        return min(self.global_batch, self.samples_per_epoch)
+
 
 def check_ranks(settings: RunSettings, size: int) -> None:
     """Refuse what `size` ranks cannot share, whatever the data; errors name numbers that work."""

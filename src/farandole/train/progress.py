@@ -2,47 +2,70 @@
 
 from __future__ import annotations
 
+import io
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from farandole.progress import Screen, Shown, duration, screen_of
 from farandole.train.plan import Plan
 from farandole.train.settings import RunSettings
 
 if TYPE_CHECKING:
     from farandole.benchmarks.samples import TrainingData
     from farandole.train.callbacks import EpochRecord
-    from farandole.train.foresight import Needs
+    from farandole.train.memory_estimate import MemoryEstimate
 
-__all__ = ["Teller"]
+__all__ = ["RunLog", "duration"]
 
 
-class Teller:
+class RunLog:
     """Silent on ranks other than 0, which get no stream."""
 
     def __init__(self, stream: TextIO | None, log: Path | None = None) -> None:
-        self._stream, self._log = stream, log
+        self._screen, self._log = None if stream is None else screen_of(stream), log
         self._began = time.perf_counter()
         self._done_before = 0
 
-    def begin(self, epochs_done: int) -> None:
-        """Training begins; a part before has done some epochs."""
-        self._began, self._done_before = time.perf_counter(), epochs_done
-
     def say(self, text: str) -> None:
-        if self._stream is None:
+        if self._screen is None:
             return
-        print(text, file=self._stream, flush=True)
+        self._screen.say(text)
         if self._log is not None:
             with self._log.open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")
 
-    def needs(self, settings: RunSettings, found: Needs, share: int) -> None:
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        with self._shown(Shown("loading data")):
+            yield
+
+    @contextmanager
+    def training(self, plan: Plan, epochs_done: int) -> Iterator[None]:
+        """A part before has done some epochs."""
+        self._began, self._done_before = time.perf_counter(), epochs_done
+        with self._shown(_trained(plan, epochs_done)):
+            yield
+
+    @contextmanager
+    def _shown(self, shown: Shown) -> Iterator[None]:
+        screen = self._screen or Screen(io.StringIO())
+        screen.show(shown)
+        try:
+            yield
+        finally:
+            screen.clear()
+
+    def needs(self, settings: RunSettings, found: MemoryEstimate, share: int) -> None:
         """Before anything is loaded."""
-        data, training, free = (f"{nbytes / 2**20:,.0f} MiB" for nbytes in (found.data_bytes, found.training_bytes, share))
+        peak, data, more, free = (
+            f"{nbytes / 2**20:,.0f} MiB" for nbytes in (found.peak_bytes, found.data_bytes, found.needed_bytes, share)
+        )
         self.say(
-            f"{settings.benchmark} ({settings.preset}) needs about {data} a rank for its data and {training} to train on it; "
-            f"{free} are free for each"
+            f"{settings.benchmark} ({settings.preset}) will take at most about {peak} a rank, to {found.largest_phase}: {more} "
+            f"more than now, {data} of it data; {free} are free for each"
         )
 
     def plan(
@@ -75,10 +98,9 @@ class Teller:
             f"epoch {record.epoch:{digits}d}/{plan.epochs}  {figures}  rate {record.rate:g}  {record.seconds:.2f} s  "
             f"{speed:,.0f} samples/s  {duration(left_s)} left"
         )
+        if self._screen is not None:
+            self._screen.show(_trained(plan, record.epoch))
 
 
-def duration(seconds: float) -> str:
-    """For people."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def _trained(plan: Plan, epochs: int) -> Shown:
+    return Shown("training", done=epochs, total=plan.epochs, unit="epochs")

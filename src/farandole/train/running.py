@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from farandole.errors import CheckpointError, DataError, FarandoleError, RankFailedError, SettingsError
 from farandole.launch.place import find_place
+from farandole.observe.machine_time import MachineTime
 from farandole.observe.timeline import POWER_VARIABLE
 from farandole.train.checkpointing import refuse_checkpoints
 from farandole.train.importing import keras_alone
+from farandole.train.machines import machine_use, threads_set
 from farandole.train.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -49,19 +51,21 @@ def run_here(
     comm: Any = None,
     data: TrainingData | None = None,
     prepared: bool = False,
+    watch: MachineTime | None = None,
 ) -> dict[str, Any]:
     """The run's record, on every rank; rank 0 writes the files and tells of it. Collective: every rank calls it.
 
-    `prepared`: whoever has started the ranks has called `prepare`.
+    `prepared`: whoever has started the ranks has called `prepare`. `watch`: since this rank has begun.
     """
     from farandole.data.make.manifest import made_set
     from farandole.observe.environment import environment
-    from farandole.train.progress import Teller
+    from farandole.train.progress import RunLog
     from farandole.train.record import make_record
     from farandole.train.session import on_rank_0, run_on_rank, start
 
     began = time.perf_counter() if began is None else began
     started_s = time.time() - (time.perf_counter() - began)
+    watch = MachineTime() if watch is None else watch
     machine = environment("keras", settings.framework, "tensorflow-cpu", "mpich")  # whose load is not that of the run yet
     folder = settings.output_dir
     if settings.checkpoint_every and settings.checkpoint_folder is None:
@@ -69,17 +73,18 @@ def run_here(
             f"checkpoint_every={settings.checkpoint_every}: nobody says where. Give output_dir or checkpoint_dir, or leave out "
             "all settings of checkpoints."
         )
-    start(settings.framework, comm)
-    if settings.checkpoint_place is not None and not prepared:
-        on_rank_0(lambda: open_folder(settings))
-    teller = Teller(stream, None if folder is None else folder / LOG) if is_first() else Teller(None)
-    result = run_on_rank(settings, teller, began=began, data=data)
+    with threads_set(settings.threads):
+        start(settings.framework, comm)
+        if settings.checkpoint_place is not None and not prepared:
+            on_rank_0(lambda: open_folder(settings))
+        log = RunLog(stream, None if folder is None else folder / LOG) if is_first() else RunLog(None)
+        trained = run_on_rank(settings, log, began=began, data=data)
     made = made_set(settings.data_folder, settings.benchmark) if data is None else None
-    record = make_record(settings, result, started_s=started_s, machine=machine, made=made) | {
+    used, power = machine_use(watch), _power()
+    record = make_record(settings, trained, started_s=started_s, machine=machine, made=made, used=used, power=power) | {
         "files": None if folder is None else _files(folder)
     }
     if folder is not None:
-        power = _power()
         on_rank_0(lambda: _write(folder, record, power))
     return record
 
@@ -130,12 +135,14 @@ def run_as_rank(given: Mapping[str, Any], *, began: float, stream: TextIO, prepa
     """
     from farandole.train.session import on_rank_0, start
 
+    watch = MachineTime()
     try:
         settings = RunSettings.from_flat(given)
-        with keras_alone(settings.framework):
-            start(settings.framework)
-        settings.output_dir = on_rank_0(lambda: settings.output_dir)
-        run_here(settings, stream=stream, began=began, prepared=prepared)
+        with threads_set(settings.threads):
+            with keras_alone(settings.framework):
+                start(settings.framework)
+            settings.output_dir = on_rank_0(lambda: settings.output_dir)
+            run_here(settings, stream=stream, began=began, prepared=prepared, watch=watch)
     except RankFailedError:
         raise
     except FarandoleError as error:

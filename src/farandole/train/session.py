@@ -22,58 +22,68 @@ from farandole.data.candle.tables import reading_with
 from farandole.errors import FarandoleError, MismatchError, SettingsError, TrainingError
 from farandole.observe.phases import PhaseTimes, phase, recorded
 from farandole.train.checkpointing import RunCheckpoints, Spent
+from farandole.train.machines import Machines, find_machines
 from farandole.train.plan import Plan, advice, make_plan
-from farandole.train.progress import Teller
+from farandole.train.progress import RunLog
 from farandole.train.settings import RunSettings
 
 if TYPE_CHECKING:
     from farandole.train.callbacks import EpochRecord
+    from farandole.train.memory_estimate import MemoryEstimate
 
-__all__ = ["MODEL", "RankFigures", "Result", "make_missing_data", "on_rank_0", "run_on_rank", "same_weights", "start"]
+__all__ = ["MODEL", "RankRecord", "Trained", "make_missing_data", "on_rank_0", "run_on_rank", "same_weights", "start", "steered_by_validation"]
 
 MODEL = "model.keras"
 Known = TypeVar("Known")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RankFigures:
+class RankRecord:
     """What one rank has measured of itself."""
 
     host: str
     phases_s: dict[str, float]
     total_s: float
     epoch_s: list[float]
-    step_s: list[float]
+    steady_s: list[float]
+    """Of steps by which the speed of training is judged: see `Epochs.steady_s`."""
     communication: dict[str, float]
     peak_memory_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
+class Trained:
     """What a run has come to; the same on every rank."""
 
     plan: Plan
     epochs: list[EpochRecord]
     test: dict[str, float]
     parameters: int
-    estimated_bytes: int
+    memory: MemoryEstimate
     weights_sha256: str
-    ranks: list[RankFigures]
+    ranks: list[RankRecord]
     notes: list[str]
+    begun_with: list[int]
+    """The epochs that parts of the run began with."""
+    machines: Machines
+    collective: dict[str, Any]
+    """What a step sends on this rank, and how: see `_step_communication`."""
+    tests_early: bool
+    """Whether validation was on the test data."""
     checkpoints: dict[str, Any] | None
     """Where they are and which one it has gone on from; None where none were made."""
 
 
 def run_on_rank(
-    settings: RunSettings, teller: Teller, *, began: float, data: TrainingData | None = None
-) -> Result:
+    settings: RunSettings, log: RunLog, *, began: float, data: TrainingData | None = None
+) -> Trained:
     """After `start`. Collective: every rank calls it. `began` is when this rank did, by `time.perf_counter()`.
 
     `data`, the same on every rank, takes the place of the benchmark's files.
     """
     with recorded() as times:
         times.add("start", time.perf_counter() - began)
-        return _Session(settings, teller, times, began).run(data)
+        return _Session(settings, log, times, began).run(data)
 
 
 def start(framework: str, comm: Any = None) -> None:
@@ -121,27 +131,33 @@ def _check_communicator(comm: Any) -> None:
 
 
 class _Session:
-    def __init__(self, settings: RunSettings, teller: Teller, times: PhaseTimes, began: float) -> None:
+    def __init__(self, settings: RunSettings, log: RunLog, times: PhaseTimes, began: float) -> None:
         from farandole.comm import world
 
-        self._settings, self._teller, self._times, self._began = settings, teller, times, began
+        self._settings, self._log, self._times, self._began = settings, log, times, began
         self._known = benchmark(settings.benchmark)
         self._rank, self._size, self._local_size = world.rank(), world.size(), world.local_size()
         self._notes: list[str] = []
         self._checkpoints: RunCheckpoints | None = None
         self._watch: Any = None
-        self._estimated_bytes = 0
+        self._tests_early = False
+        self._foreseen: MemoryEstimate | None = None
+        self._memory: MemoryEstimate
 
-    def run(self, given: TrainingData | None) -> Result:
+    def run(self, given: TrainingData | None) -> Trained:
+        self._machines = find_machines(self._settings.framework)
         data = self._loaded() if given is None else given
         plan = make_plan(self._settings, len(data.train), self._size)
         with phase("build"):
             model = self._build(data, plan)
             self._compile_sums(model)
-        self._teller.plan(self._settings, plan, data, int(model.count_params()), self._estimated_bytes)
+        self._log.plan(self._settings, plan, data, int(model.count_params()), self._memory.peak_bytes)
         for text in advice(self._settings, plan):
             self._note(text)
         self._note(_told_of_ignored(self._settings.ignored))
+        self._note(self._machines.crowded)
+        self._tests_early = data.validation is data.test
+        self._note(_told_of_validation(self._settings) if self._tests_early else None)
         with phase("broadcast"):
             from farandole.keras import broadcast_global_variables
 
@@ -159,42 +175,45 @@ class _Session:
     def _loaded(self) -> TrainingData:
         on_rank_0(lambda: make_missing_data(self._settings))
         self._foresee()
-        with phase("preprocess"), reading_with(self._settings.loader):
+        with phase("preprocess"), self._log.loading(), reading_with(self._settings.loader):
             return self._known.load(self._settings.data_folder, self._settings.parameters)
 
     def _foresee(self) -> None:
         """Say what the run will need before anything is loaded, and refuse what cannot fit. Collective."""
         from farandole.data.candle.shapes import table_shapes
-        from farandole.train.foresight import foreseen
+        from farandole.train.memory_check import check_before_loading, text_bytes
 
         settings, share = self._settings, self._share()
         with phase("build"):
             roles = self._known.roles(settings.parameters)
-            shapes = on_rank_0(lambda: table_shapes(settings.benchmark, settings.data_folder, roles))
-            found = foreseen(settings, shapes, size=self._size, local_size=self._local_size, share=share)
-        self._teller.needs(settings, found, share)
+            shapes, text = on_rank_0(
+                lambda: (table_shapes(settings.benchmark, settings.data_folder, roles), text_bytes(settings, roles))
+            )
+            self._foreseen = check_before_loading(
+                settings, shapes, text, size=self._size, local_size=self._local_size, share=share
+            )
+        self._log.needs(settings, self._foreseen, share)
 
     def _share(self) -> int:
         """Of the memory that is free, for each rank. Collective: all ranks must decide alike."""
         from farandole.comm.collectives import allgather_object
-        from farandole.train.memory import available_bytes
+        from farandole.train.cgroup import available_bytes
 
         return int(min(allgather_object(available_bytes() // self._local_size)))
 
     def _build(self, data: TrainingData, plan: Plan) -> Any:
         import keras
 
-        from farandole.train.memory import check_training, weights_within
+        from farandole.train.memory_check import check_training
         from farandole.train.optimizer import compile_model
         from farandole.train.seeds import spread_seeds
 
         parameters = self._settings.parameters
+        found = check_training(self._settings, data, size=self._size, share=self._share())
+        self._memory = self._foreseen or found
         # Keras draws the seeds of layers from here. Its own set_random_seed loads every framework that is installed.
         random.seed(parameters.rng_seed)
-        share = self._share()
-        with weights_within(share):
-            model = self._known.build(parameters, data)
-        self._estimated_bytes = check_training(model, self._settings, plan, share)
+        model = self._known.build(parameters, data)
         spread_seeds(model, self._rank, self._size)
         try:
             loss = keras.losses.get(self._known.loss(parameters))
@@ -211,7 +230,8 @@ class _Session:
 
         gradients = np.dtype(np.float32)
         if self._size > 1 and model.count_params() * gradients.itemsize >= LEAST_BYTES:
-            prepare(gradients)
+            with phase("compile"):
+                prepare(gradients)
 
     def _train(self, model: Any, data: TrainingData, plan: Plan) -> Any:
         import keras
@@ -230,7 +250,7 @@ class _Session:
         )
         validation = self._shares(data.validation, plan, parameters.val_steps)
         epochs = Epochs(
-            plan, batches, validation, self._test_shares(data, plan), lambda record: self._teller.epoch(plan, record)
+            plan, batches, validation, self._test_shares(data, plan), lambda record: self._log.epoch(plan, record)
         )
         watch = self._watch = StopWhenNotFinite(plan)
         callbacks: list[Any] = [epochs, watch]
@@ -246,12 +266,12 @@ class _Session:
             )
             first, watch.last_good = checkpoints.restore(), checkpoints.last_good
             callbacks.append(checkpoints.callback)
-        self._teller.begin(first)
         # After the checkpoints: for them, training has not ended.
         if parameters.timeout > 0:
             callbacks.append(Timeout(parameters.timeout, self._note))
         try:
-            model.fit(batches, epochs=plan.epochs, initial_epoch=first, shuffle=False, verbose=0, callbacks=callbacks)
+            with self._log.training(plan, first):
+                model.fit(batches, epochs=plan.epochs, initial_epoch=first, shuffle=False, verbose=0, callbacks=callbacks)
         except MismatchError as error:  # all ranks have the same steps: one has left them
             raise TrainingError(
                 f"[rank {self._rank}/{self._size}] another rank has left the training, as it does when its loss is no number: "
@@ -292,35 +312,39 @@ class _Session:
             return f"the model is not kept: {folder / MODEL} cannot be written ({error.strerror or error})"
         return None
 
-    def _result(self, model: Any, plan: Plan, epochs: Any, test: dict[str, float], digest: str) -> Result:
+    def _result(self, model: Any, plan: Plan, epochs: Any, test: dict[str, float], digest: str) -> Trained:
         from farandole.comm.collectives import allgather_object
 
         checkpoints, spent = self._checkpoints, self._spent
-        mine = RankFigures(
+        mine = RankRecord(
             host=socket.gethostname(),
             phases_s=dict(self._times.seconds),
             total_s=spent.total_s(),
             epoch_s=[record.seconds for record in epochs.records],
-            step_s=epochs.step_s,
+            steady_s=epochs.steady_s(),
             communication=spent.communication(),
             peak_memory_bytes=spent.peak_memory_bytes(),
         )
-        return Result(
+        return Trained(
             plan=plan,
             epochs=epochs.records,
             test=test,
             parameters=int(model.count_params()),
-            estimated_bytes=self._estimated_bytes,
+            memory=self._memory,
             weights_sha256=digest,
             ranks=allgather_object(mine),
             notes=self._notes,
+            begun_with=epochs.begun_with,
             checkpoints=None if checkpoints is None else checkpoints.as_record(),
+            collective=_step_communication(),
+            machines=self._machines,
+            tests_early=self._tests_early,
         )
 
     def _note(self, text: str | None) -> None:
         if text:
             self._notes.append(text)
-            self._teller.say(f"note: {text}")
+            self._log.say(f"note: {text}")
 
 
 def same_weights(weights: Sequence[Any]) -> str:
@@ -355,6 +379,31 @@ def on_rank_0(action: Callable[[], Known]) -> Known:
     if error is not None:
         raise error
     return cast(Known, found)
+
+
+def steered_by_validation(settings: RunSettings) -> str | None:
+    """What the validation loss decides in a run."""
+    steers_checkpoint = settings.checkpoint_best.startswith("val_")
+    decided = {"learning rate": settings.parameters.reduce_lr, "choice of the best checkpoint": steers_checkpoint}
+    return " and the ".join(name for name, is_so in decided.items() if is_so) or None
+
+
+def _step_communication() -> dict[str, Any]:
+    """Bytes and messages of a step on this rank, and the algorithm, as the newest plan of gradients has them."""
+    from farandole.comm import world
+
+    names = ("bytes_per_step", "messages_per_step", "collective")
+    plans = world.current().record.get("plans", [])
+    if world.size() == 1:
+        return dict.fromkeys(names[:2], 0) | {"collective": None}
+    return {name: plans[-1][name] if plans else None for name in names}
+
+
+def _told_of_validation(settings: RunSettings) -> str:
+    """Where it is on the data that the model is judged by at the end."""
+    steered = steered_by_validation(settings)
+    steers = f" and steers the {steered}" if steered else ""
+    return f"validation is on the test set{steers}: test figures are no independent test (see --val_split)"
 
 
 def _told_of_ignored(values: Mapping[str, Any]) -> str | None:

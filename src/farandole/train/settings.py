@@ -55,6 +55,8 @@ class RunSettings:
     """How a rank's batch follows the number of ranks."""
     warmup_epochs: int = 0
     """Epochs over which the rate grows from that of one rank."""
+    threads: int = 0
+    """Threads a rank computes with; 0: as the launcher gives, which is OMP_NUM_THREADS or the rank's share of the cores."""
     emulate_ranks: int = 0
     """Train as this many ranks would; 0: as the ranks there are."""
     checkpoint_every: str = ""
@@ -82,7 +84,7 @@ class RunSettings:
                 raise SettingsError(
                     f"{name}={getattr(self, name)!r} is unknown. Use one of {', '.join(choices)}."
                 )
-        for name in ("warmup_epochs", "emulate_ranks"):
+        for name in ("warmup_epochs", "emulate_ranks", "threads"):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name}={getattr(self, name)}: expected 0 or more")
         if self.checkpoint_dir or self.checkpoint_best or self.resume == "required":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from farandole.train.record import PHASES
+from farandole.results.schema import RUN_PHASES
 
 __all__ = ["table"]
 
@@ -16,7 +16,7 @@ def table(record: dict[str, Any]) -> str:
 def _phases(record: dict[str, Any]) -> list[str]:
     seconds, total = record["seconds"], record["seconds"]["total"]["max"]
     lines = [f"{'phase':<12}{'min s':>10}{'median s':>10}{'max s':>10}{'share':>8}"]
-    for name in (*PHASES, "total"):
+    for name in (*RUN_PHASES, "total"):
         found = seconds[name]
         share = found["median"] / total if total else 0.0
         lines.append(
@@ -38,19 +38,52 @@ def _quality(record: dict[str, Any]) -> list[str]:
 
 
 def _speed(record: dict[str, Any]) -> list[str]:
-    step, epoch, sent = record["step_s"], record["epoch_s"], record["communication"]
-    per_s = record["samples_per_s"]
-    if per_s is None:
+    step, epoch, per_s = record["step_s"], record["epoch_s"], record["samples_per_s"]
+    if epoch["median"] is None:
         return ["nothing was trained"]
-    waited, busy = max(sent["exposed_s"]), max(sent["seconds"])
     lines = [
-        f"{epoch['median']:.2f} s an epoch, {_milliseconds(step['median'])} a step, {per_s:,.0f} samples/s",
-        f"gradients: {sent['bytes'][0] / 2**20:,.0f} MiB a rank in {busy:.2f} s, of which training waited {waited:.2f} s",
+        f"{epoch['median']:.2f} s an epoch, {_milliseconds(step['median'])} a step, {_plain(per_s)} samples/s (median step{_where(record)})",
+        *_startup(record["startup_s"]),
+        f"{_ranks(record)}, {_several(record['nodes'], 'node')}, {_several(record['cores'], 'core')}",
+        *_gradients(record["communication"]),
         f"memory: at most {max(record['memory']['peak_bytes']) / 2**20:,.0f} MiB a rank",
+        *(f"busy machine: {why}" for why in record["machine"]["why"]),
     ]
     return [*lines, *(f"note: {note}" for note in record["notes"])]
 
 
+def _where(record: dict[str, Any]) -> str:
+    return " after the first epoch" if len(record["epochs"]) > 1 else " after the first tenth"
+
+
+def _startup(seconds: float | None) -> list[str]:
+    return [] if seconds is None or seconds <= 0 else [f"the first epoch took {seconds:.2f} s more than the others"]
+
+
+def _ranks(record: dict[str, Any]) -> str:
+    threads = record["threads"]
+    each = "different numbers of threads" if threads is None else _several(threads, "thread")
+    return f"{_several(record['ranks'], 'rank')} with {each}{' each' if record['ranks'] > 1 else ''}"
+
+
+def _gradients(sent: dict[str, Any]) -> list[str]:
+    """What their communication took and what training waited are two figures: ranks also wait for slower ones."""
+    if sent["collective"] is None:
+        return []
+    a_step = f"{sent['bytes_per_step'] / 2**20:,.2f} MiB a step in {_several(sent['messages_per_step'], 'message')}"
+    return [
+        f"gradients: {a_step} ({sent['collective']}), {sent['bytes'][0] / 2**20:,.0f} MiB a rank in all",
+        f"communication took {max(sent['seconds']):.2f} s; training waited {max(sent['exposed_s']):.2f} s for it and for slower ranks",
+    ]
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _plain(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
 def _milliseconds(seconds: float | None) -> str:
-    """None: all of them were those of a part before, by an older version."""
     return "-" if seconds is None else f"{1000 * seconds:.1f} ms"

@@ -60,6 +60,14 @@ def test_validation_is_the_test_set_and_no_copy_of_it(tmp_path):
     assert data.validation is data.test
 
 
+def test_validation_out_of_the_training_file(tmp_path, tables):
+    data, whole = nt3.load(tmp_path, validation=0.25, cache=False), nt3.load(tmp_path, cache=False)
+    assert (len(data.train), len(data.validation), len(data.test)) == (15, 5, 8)
+    assert np.array_equal(np.concatenate([data.train.x, data.validation.x]), whole.train.x)
+    assert np.array_equal(np.concatenate([data.train.y, data.validation.y]), whole.train.y)
+    assert np.array_equal(data.test.x, whole.test.x)
+
+
 @pytest.mark.usefixtures("tables")
 def test_scaling_in_place_leaves_the_cache_alone(tmp_path):
     fresh, first, second, third = (

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import math
 import os
 import random
@@ -254,6 +255,30 @@ def test_as_pandas_reads_it(seed: int, name: str, monkeypatch, tmp_path: Path) -
     assert found.columns["label"].tolist() == expected.pop("label").tolist()
     assert found.names == tuple(expected.columns)
     assert np.array_equal(found.values, expected.to_numpy(), equal_nan=True)
+
+
+TIMED = """
+import json, sys
+from farandole.data import read_matrix
+from farandole.observe.phases import recorded
+with recorded() as times:
+    read_matrix(sys.argv[1], columns=[0], cache=False)
+print(json.dumps(times.seconds))
+"""
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
+def test_compiling_is_no_part_of_reading(tmp_path: Path, suffix: str) -> None:
+    content = "".join(f"x{row},{row}.5,2e-7\n" for row in range(500)).encode()
+    path = tmp_path / f"table.{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
+    run = subprocess.run([sys.executable, "-c", TIMED, path], env=environment, capture_output=True, text=True, timeout=200, check=True)
+    seconds = json.loads(run.stdout)
+    assert seconds["compile"] > 4 * seconds["load"], "in a folder that has seen no compiler"
+    assert "reading" not in run.stderr, "the bar of a file of 10 kB waits for no compiler"
+
 
 
 def test_compiled_code_needs_no_place_to_stay(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ import pytest
 from farandole.errors import DataError
 from farandole.observe import timeline
 from farandole.observe.analysis import analyse, as_text
-from farandole.observe.clock import Clock
-from farandole.observe.part import part_path
+from farandole.observe.chrome import metadata
+from farandole.observe.part import ClockOffset, part_path
 
 MS = 1_000_000
 
 
-def record(path: Path, rank: int, size: int, spans: list[tuple], *, origin_ns: int, clock: Clock | None = None) -> None:
+def record(path: Path, rank: int, size: int, spans: list[tuple], *, origin_ns: int, clock: ClockOffset | None = None) -> None:
     """Spans: (track, name, start and end in ms since the origin, arguments)."""
     timeline.start(path, rank=rank, size=size, host=f"n{rank}", origin_ns=origin_ns, clock=clock)
     for track, name, start_ms, end_ms, *args in spans:
@@ -87,10 +87,77 @@ def test_collectives_by_name_are_exposed_unless_nobody_waits_for_them(tmp_path):
     assert rows["broadcast"] == (1, 10) and rows["allreduce"] == (0.5, 5)
 
 
+KERAS_STEPS = [
+    ("training", "DATA", 2, 10),
+    ("training", "FORWARD", 10, 14),
+    ("training", "BACKWARD", 14, 20),
+    ("communication 1", "ALLREDUCE", 16, 26),
+    ("training", "WAIT_FOR_GRADIENTS", 20, 26, {"step": 0}),
+    ("training", "OPTIMIZER", 20, 28),
+    ("training", "RUN", 10, 30),
+    ("metric.loss", "NEGOTIATE_ALLREDUCE", 31, 32),
+    ("metric.loss", "ALLREDUCE", 32, 33),
+    ("training", "CALLBACKS", 30, 35),
+    ("steps", "FIT", 0, 40),
+    ("training", "EVALUATE", 50, 60),
+]
+
+
+def test_components_stand_below_what_they_lie_within(tmp_path):
+    found = merged(tmp_path / "t.json", KERAS_STEPS)
+    rows = [
+        (row["depth"], row["name"], row["parent"], *(round(row[name] * 1e3, 3) for name in ("seconds", "self_s", "beside_s")))
+        for row in found["components"]
+    ]
+    assert rows == [
+        (0, "fit", None, 40, 7, 0),
+        (1, "framework run", "fit", 20, 2, 0),
+        (2, "optimizer", "framework run", 8, 2, 0),
+        (3, "wait for gradients", "optimizer", 6, 6, 0),
+        (2, "backward", "framework run", 6, 6, 0),
+        (2, "forward", "framework run", 4, 4, 0),
+        (1, "next batch", "fit", 8, 8, 0),
+        (1, "callbacks", "fit", 5, 4, 0),
+        (0, "allreduce", None, 11, 11, 10),
+        (0, "evaluate", None, 10, 10, 0),
+    ]
+    # What one thread does at a time is counted once: fit() and what comes after.
+    assert sum(row["self_s"] - row["beside_s"] for row in found["components"]) == pytest.approx(0.050)
+    text = as_text(found)
+    assert "\n      wait for gradients  " in text and "\nallreduce (beside training)  " in text
+
+
+def test_what_calls_itself_is_counted_once(tmp_path):
+    found = merged(tmp_path / "t.json", [("training", "FORWARD", 2, 6), ("training", "FORWARD", 0, 10)])
+    (row,) = found["components"]
+    assert (row["calls"], round(row["seconds"], 6), round(row["self_s"], 6), row["depth"]) == (2, 0.01, 0.01, 0)
+
+
+def test_files_that_were_condensed_before_components_were_nested(tmp_path):
+    path = tmp_path / "t.json"
+    merged(path, [("training", "FORWARD", 0, 10)])
+    told = {"spans": {"training/FORWARD": [3, 0.03], "/ALLREDUCE": [2, 0.5], "training/OTHER": [1, 1.0]}}
+    path.write_text(path.read_text().replace("[\n", "[\n" + metadata("farandole_condensed", 0, told) + ",\n", 1))
+    rows = {row["name"]: (row["calls"], round(row["seconds"], 6)) for row in analyse(path)["components"]}
+    assert rows == {"forward": (4, 0.04), "allreduce": (2, 0.5)}
+
+
 def test_phases_stand_still_while_others_inside_them_run(tmp_path):
     spans = [("phases", "load", 10, 30), ("phases", "preprocess", 0, 40), ("phases", "train", 40, 100)]
     (rank,) = merged(tmp_path / "t.json", spans)["ranks"]
     assert {name: round(s * 1e3, 3) for name, s in rank["phases"].items()} == {"preprocess": 20, "load": 20, "train": 60}
+
+
+def test_a_script_that_marks_nothing_has_its_start_and_its_training(tmp_path):
+    spans = [("phases", "start", 0, 50), ("steps", "STEP", 60, 70, {"step": 0}), ("steps", "STEP", 70, 90, {"step": 1})]
+    found = merged(tmp_path / "t.json", spans)
+    assert {name: round(s * 1e3, 3) for name, s in found["ranks"][0]["phases"].items()} == {"start": 50, "train": 30}
+    assert [(band["name"], round(band["start_s"] * 1e3, 3)) for band in found["bands"]] == [("start", 0), ("train", 60)]
+
+
+def test_a_region_that_is_open_when_the_start_ends_counts_once(tmp_path):
+    (rank,) = merged(tmp_path / "t.json", [("phases", "start", 0, 50), ("phases", "setup", 40, 80)])["ranks"]
+    assert {name: round(s * 1e3, 3) for name, s in rank["phases"].items()} == {"start": 40, "setup": 40}
 
 
 def test_a_trace_that_is_not_whole_says_so(tmp_path, monkeypatch):
@@ -117,13 +184,13 @@ def test_drifting_clocks_are_put_right(tmp_path):
     path, origin_ns = tmp_path / "t.json", time.monotonic_ns()
     record(path, 0, 2, [("training", "A", 0, 1), ("training", "B", 1000, 1001)], origin_ns=origin_ns)
     # Rank 1's clock is 5 s behind in the begin, and loses 2 ms a second.
-    timeline.start(path, rank=1, size=2, host="n1", origin_ns=origin_ns - 5_000 * MS, clock=Clock(
+    timeline.start(path, rank=1, size=2, host="n1", origin_ns=origin_ns - 5_000 * MS, clock=ClockOffset(
         offset_ns=5_000 * MS, residual_ns=20_000, how="asked"))  # fmt: skip
     timeline.span("training", "A", origin_ns - 5_000 * MS, origin_ns - 4_999 * MS)
     timeline.span("training", "B", origin_ns - 4_002 * MS, origin_ns - 4_001 * MS)
     now_ns = time.monotonic_ns()
     drifted_ns = round((now_ns - origin_ns + 5_000 * MS) * (2 / 998))
-    timeline.stop(Clock(offset_ns=5_000 * MS + drifted_ns, residual_ns=30_000, how="asked"))
+    timeline.stop(ClockOffset(offset_ns=5_000 * MS + drifted_ns, residual_ns=30_000, how="asked"))
     timeline.merge_parts(path)
     spans = [e for e in json.loads(path.read_text()) if e["ph"] == "X"]
     starts = {(e["pid"], e["name"]): e["ts"] / 1000 for e in spans}
@@ -195,6 +262,7 @@ def test_power_is_drawn_with_its_provenance(tmp_path, monkeypatch):
 
 
 def test_power_that_was_sampled_around_the_ranks_is_drawn_afterwards(tmp_path):
+    from farandole.observe.power import Phase, energy_of_ranks
     from farandole.observe.power.counters import draw
     from powertree import Machine, steady
 
@@ -214,11 +282,17 @@ def test_power_that_was_sampled_around_the_ranks_is_drawn_afterwards(tmp_path):
     (remark,) = found["power"][0]["remarks"]
     assert remark.startswith("psys never moves") and f"note: {remark}" in as_text(found).splitlines()
     (node,) = found.pop("power")
+    assert node["window"] == "whole job", "nobody has told when ranks ran"
     assert before.pop("power") == [] and found == before, "nothing else has changed"
     assert (node["node"], node["provenance"], node["energy_j"]) == (recording.host, "measured-component", pytest.approx(400, rel=0.005))
     assert node["parts"] == [], "one alone is the whole"
     assert node["t_s"] == pytest.approx([0.05 + 0.1 * at for at in range(40)]) and node["w"] == pytest.approx([100.0] * 40, rel=0.01)
     json.loads(path.read_text())
+    timeline.merge_parts(path)
+    recording.phases = [Phase("command", 0, 19_000 * MS), Phase("ranks", 4_900 * MS, 8_900 * MS)]
+    assert draw(path, recording, end_ns=recording.phases[0].end_ns)
+    (node,) = analyse(path)["power"]
+    assert (node["window"], node["energy_j"]) == ("ranks", energy_of_ranks(recording, recording.phases[0]).whole.total.energy_j)
     torn = path.read_text()[:-20]
     path.write_text(torn)
     assert not draw(path, recording, end_ns=origin_ns) and path.read_text() == torn

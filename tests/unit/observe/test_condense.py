@@ -50,6 +50,7 @@ def rank_text(pid: int, steps: int, *, late_us: int = 0) -> str:
             if name == "WAIT_FOR_GRADIENTS":
                 at, lasts = at + late_us, lasts - late_us
             lines.append(event(pid, track, name, at, lasts, step=number))
+    lines.append(event(pid, "steps", "FIT", 0, steps * 10_000))
     lines.append(event(pid, "phases", "train", 0, steps * 10_000))
     return ",\n".join(lines)
 
@@ -97,6 +98,9 @@ def check(path: Path, steps: int, limit_bytes: int) -> None:
     calls = {row["name"]: (row["calls"], row["seconds"]) for row in found["components"]}
     assert calls["allreduce"] == (pytest.approx(2 * steps), pytest.approx(2.5e-3 * steps, rel=1e-3))
     assert calls["optimizer"] == (pytest.approx(steps), pytest.approx(0.9e-3 * steps, rel=1e-3))
+    rows = {row["name"]: row for row in found["components"]}
+    assert [rows[name]["depth"] for name in ("fit", "forward", "backward", "wait for gradients", "allreduce")] == [0, 1, 1, 1, 0]
+    assert rows["fit"]["self_s"] == pytest.approx(1e-4 * steps, rel=1e-2), "what is left out is still within fit()"
     text = as_text(found)
     assert "1536 ranks" in text and "condensed: the parts were larger" in text
     assert re.search(rf"^ *{STRAGGLER} +{steps} +0\.0100 ", text, re.MULTILINE), "steps of the rank that others waited for"

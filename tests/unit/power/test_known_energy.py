@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farandole.observe.power import Figure, PhaseEnergy, Recording, measure, power_over_time
+from farandole.observe.power import Energy, PhaseEnergy, Recording, measure, power_over_time
 from powertree import EPOCH_NS, Machine, Zone, ramp, steady
 
 WITHIN = 0.005
@@ -335,5 +335,5 @@ def test_any_power_any_wrap_any_failed_reading(machine: Machine, seed: int) -> N
     end_s = round(dice.uniform(14, 19), 1)
     seconds = sorted({number / 10 for number in range(200)} | {start_s, end_s})
     failing -= {start_s, end_s}  # phases read the meters when they begin and end
-    cpu: Figure = phase(machine.sampled(seconds), start_s, end_s).parts["cpu"]
+    cpu: Energy = phase(machine.sampled(seconds), start_s, end_s).parts["cpu"]
     assert cpu.energy_j == near(truth(joules, start_s=start_s, end_s=end_s))

@@ -14,13 +14,13 @@ from farandole.observe.power import (
     Recording,
     as_text,
     combine,
+    energy_of_ranks,
     node_energy,
     read_trace,
     write_trace,
 )
-from farandole.observe.power.recording import Phase, SamplerCost
+from farandole.observe.power.recording import Phase, SamplerCost, read_phases
 from farandole.observe.power.running import replay
-from farandole.observe.power.trace import read_phases
 from powertree import Machine, ramp, steady
 
 SECONDS = [number / 10 for number in range(201)]
@@ -277,6 +277,31 @@ def test_whole_nodes_and_parts_of_nodes_are_not_added(recording: Recording) -> N
 
 def test_a_job_without_any_measuring_rank() -> None:
     assert combine([None, None]).total.energy_j is None
+
+
+def test_energy_of_ranks_leaves_out_what_their_launcher_does_besides(recording: Recording) -> None:
+    command, ranks = Phase("command", S, 19 * S), Phase("ranks", 4 * S, 10 * S)
+    recording.phases = [command, ranks, Phase("train", 5 * S, 9 * S)]
+    found = energy_of_ranks(recording, command).as_dict()
+    total, energy = found["whole"]["total"], ramp(30.0, 10.0)
+    assert total["energy_j"] == pytest.approx(energy(10) - energy(4) + 6 * 8.0, rel=0.005)
+    assert (total["window"], total["window_reason"]) == ("ranks", "from the start of the ranks to the end of the last")
+    assert found["phase_power_w"] == {"train": pytest.approx((energy(9) - energy(5)) / 4 + 8.0, rel=0.005)}
+
+
+def test_ranks_that_were_started_again_count_while_they_ran(recording: Recording) -> None:
+    command = Phase("command", S, 19 * S)
+    recording.phases = [command, Phase("ranks", 2 * S, 4 * S), Phase("ranks", 7 * S, 10 * S)]
+    assert energy_of_ranks(recording, command).whole.duration_s == 5.0
+
+
+def test_without_a_launcher_the_whole_command_counts_and_says_so(recording: Recording) -> None:
+    command = Phase("command", S, 19 * S)
+    recording.phases = [command, Phase("train", 5 * S, 9 * S)]
+    found = energy_of_ranks(recording, command)
+    assert found.as_dict() == node_energy(recording, whole=command).as_dict()
+    assert found.as_dict()["whole"]["total"]["window"] == "whole job"
+    assert combine([found]).as_dict()["total"]["window"] == "whole job"
 
 
 def test_phases_that_other_processes_told(tmp_path: Path) -> None:

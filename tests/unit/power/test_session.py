@@ -12,7 +12,15 @@ import pytest
 
 import farandole
 from farandole.errors import SettingsError
-from farandole.observe import energy, energy_of_node, forget_energy, measure_idle, place, recording, timeline
+from farandole.observe import (
+    energy,
+    energy_of_node,
+    forget_energy,
+    measure_idle,
+    process,
+    recording,
+    timeline,
+)
 from farandole.observe.power import Sampler, find_sensors
 from powertree import Machine, steady
 
@@ -25,6 +33,7 @@ def _anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("FARANDOLE_POWER_ROOT", "FARANDOLE_POWER_PHASES", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     yield
+    process.set_local_rank(None)
     forget_energy()
 
 
@@ -102,7 +111,7 @@ def test_only_the_first_rank_of_a_node_measures(counter: Path, monkeypatch: pyte
     assert used.energy_j is None
     assert used.energy.total.reason == "measured by the first rank of this node"
     assert energy_of_node() is None and recording() is None and measure_idle(0.1) is None
-    monkeypatch.setattr(place, "_local_rank", 0)  # as init() says it
+    process.set_local_rank(0)  # as init() says it
     with energy("train") as used:
         spend(counter, 3.0)
     assert used.energy_j == pytest.approx(3.0, rel=ROUGHLY)
@@ -142,6 +151,21 @@ def test_a_region_that_fails_is_still_measured(counter: Path) -> None:
             raise ValueError("boom")
     node = energy_of_node()
     assert node is not None and node.phases[0].total.energy_j == pytest.approx(3.0, rel=ROUGHLY)
+
+
+def test_a_rank_that_samples_from_init_on_counts_all_of_its_time(
+    counter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(timeline.POWER_VARIABLE, "1")
+    timeline.start(tmp_path / "trace.json", rank=0, size=1, host="n")
+    spend(counter, 10.0)
+    with energy("train"):
+        spend(counter, 5.0)
+    spend(counter, 5.0)
+    node = energy_of_node()
+    timeline.stop()
+    assert node is not None and node.whole.total.energy_j == pytest.approx(20.0, rel=ROUGHLY)
+    assert node.as_dict()["whole"]["total"]["window"] == "init to end"
 
 
 def test_regions_are_spans_of_the_timeline(counter: Path, tmp_path: Path) -> None:

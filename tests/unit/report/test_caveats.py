@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from farandole.observe.machine_time import BUSY_SHARE
 from farandole.report import write_report
 from farandole.report.content import Content, content_of
 from farandole.report.figures import Figure
-from farandole.report.groups import BUSY_SHARE
-from farandole.report.loaders_content import loaders_content
-from farandole.report.reading import read_folder
-from studyfolder import Shape, changed, make_loaders, make_run, make_study
+from farandole.results.reading import read_folder
+from farandole.results.schema import MEASURES
+from studyfolder import Shape, changed, make_run, make_study
 
 
 def study(folder: Path, change: Callable[[dict[str, Any]], None] = lambda line: None, **shape: Any) -> Path:
@@ -26,6 +26,11 @@ def study(folder: Path, change: Callable[[dict[str, Any]], None] = lambda line: 
 
 def content(folder: Path, other: Path | None = None) -> Content:
     return content_of(read_folder(folder), None if other is None else read_folder(other))
+
+
+def caveats(found: Content) -> list[str]:
+    """Of the verdict on top."""
+    return found.verdicts[0].caveats
 
 
 def figure(found: Content, name: str) -> Figure:
@@ -57,10 +62,10 @@ def test_a_median_says_of_how_many_runs_it_is_where_it_is_not_of_all(tmp_path: P
     one, two = rows(found)
     assert two.count("<small>1 of 3</small>") == 4 and " of 3" not in one
     copied = [re.findall('data-v="([^"]*)"', row) for row in (one, two)]
-    assert [row[-1] for row in copied] == ["3", "3 (loss, accuracy, test loss, test accuracy of 1)"]
+    assert [row[-1] for row in copied] == ["3", "3 (loss 1 of 3, accuracy 1 of 3, test loss 1 of 3, test accuracy 1 of 3)"]
     assert all(float(value) for row in copied for value in row[:-1])
-    assert "Where not all runs know a figure, its row says how many do." in found.tables[0][1]
-    assert "; test accuracy is not known in 2 of 6 runs and told of the others; " in found.verdicts[0]
+    assert "(N of M): M runs ended well, and N of them have the value." in found.tables[0][1]
+    assert "Test accuracy is not known in 2 of 6 runs and told of the others." in caveats(found)
 
 
 def test_figures_say_it_too(tmp_path: Path) -> None:
@@ -72,7 +77,7 @@ def test_figures_say_it_too(tmp_path: Path) -> None:
 
 def test_nothing_is_said_where_all_runs_know_a_figure(tmp_path: Path) -> None:
     found = content(study(tmp_path))
-    assert "not known in" not in found.verdicts[0] and " of 3" not in "".join(rows(found)) and "Where not all" not in found.tables[0][1]
+    assert "not known in" not in str(found.verdicts[0]) and " of 3" not in "".join(rows(found)) and "(N of M)" not in found.tables[0][1]
 
 
 def test_joules_that_some_runs_lack_are_told(tmp_path: Path) -> None:
@@ -87,8 +92,8 @@ def test_both_sides_of_a_comparison_say_of_how_many_runs_they_are(tmp_path: Path
     found = content(before, after)
     two = rows(found)[1]
     assert two.count("<small>1 of 3</small>") == 1
-    assert " → 0.9" in two and "(1 of 3)</td>" in two and 'data-v="3 → 3 (total of 1 → 3)"' in two
-    assert "; time is not known in 2 of 6 runs and told of the others" in found.verdicts[0]
+    assert " → 0.9" in two and "(1 of 3)</td>" in two and 'data-v="3 → 3 (total, before 1 of 3)"' in two
+    assert "Time is not known in 2 of 6 runs and told of the others." in caveats(found)
     assert figure(found, "compare").caption.startswith("Medians; ") and "Not known in 4 of 12 runs" in figure(found, "compare").caption
 
 
@@ -99,7 +104,7 @@ def beside(**shares: float) -> Callable[[dict[str, Any]], None]:
 
 def test_a_verdict_on_runs_beside_other_programs_says_so(tmp_path: Path) -> None:
     found = content(study(tmp_path / "some", beside(on_2=0.9)))
-    assert "; in part measured while other programs took up to 90% of the machine; " in found.verdicts[0]
+    assert "In part measured on a busy machine: other programs took 90% of its processor time." in caveats(found)
     one, two = rows(found)
     assert "busy machine" not in one
     assert '<span class="mark">busy machine</span>' in two and 'data-v="3 (busy machine)"' in two
@@ -107,31 +112,37 @@ def test_a_verdict_on_runs_beside_other_programs_says_so(tmp_path: Path) -> None
     changed(tmp_path / "some", lambda line: line.update(marks=["busy machine"] if line["settings"]["ranks"] == 2 else []))
     assert rows(content(tmp_path / "some"))[1] == two, "once, also where results have the mark"
     found = content(study(tmp_path / "all", beside(on_1=0.3, on_2=0.2)))
-    assert "; measured while other programs took up to 30% of the machine; " in found.verdicts[0]
+    assert "Measured on a busy machine: other programs took 30% of its processor time." in caveats(found)
+
+
+SPREAD = next(name for name in MEASURES if name.endswith("_spread"))
+
+
+@pytest.mark.parametrize(
+    ("measure", "value", "words"),
+    [("steal_share", 0.25, "its host took 25% of its processor time"), (SPREAD, 0.5, "the middle half of the steps spreads by 50%")],
+)
+def test_hosts_and_unequal_steps_make_a_machine_busy_too(tmp_path: Path, measure: str, value: float, words: str) -> None:
+    found = content(study(tmp_path, lambda line: line["figures"].update({"others_share": 0.0, measure: value})))
+    (told,) = [caveat for caveat in caveats(found) if "busy machine" in caveat]
+    assert words in told and all("busy machine" in row for row in rows(found))
 
 
 def test_a_quiet_machine_is_no_clause(tmp_path: Path) -> None:
     found = content(study(tmp_path, beside(on_1=BUSY_SHARE, on_2=0.0)))
-    assert "other programs" not in found.verdicts[0] and "busy machine" not in "".join(rows(found))
+    assert "other programs" not in str(found.verdicts[0]) and "busy machine" not in "".join(rows(found))
 
 
 def test_what_ran_beside_runs_that_are_left_aside_is_no_clause(tmp_path: Path) -> None:
     found = content(study(tmp_path, beside(on_4=0.9), ranks=(1, 2, 4), cores=2))
-    assert "oversubscribed" in found.verdicts[0] and "other programs" not in found.verdicts[0]
+    assert "oversubscribed" in str(found.verdicts[0]) and "other programs" not in str(found.verdicts[0])
 
 
 def test_a_comparison_beside_other_programs_says_so(tmp_path: Path) -> None:
     before, after = study(tmp_path / "pandas", beside(on_2=0.9), loaders=("pandas",)), study(tmp_path / "fast", beside())
     found = content(before, after)
-    assert "; in part measured while other programs took up to 90% of the machine" in found.verdicts[0]
-    assert "busy machine</span>" in rows(found)[1] and "(busy machine)" in rows(found)[1]
-
-
-def test_loaders_beside_other_programs_say_so(tmp_path: Path) -> None:
-    folder = changed(make_loaders(tmp_path), lambda line: line["figures"].update(others_share=0.4))
-    found = loaders_content(read_folder(folder))
-    assert found.verdicts[1].endswith("; measured while other programs took up to 40% of the machine.")
-    assert "busy machine</span>" in rows(found)[0]
+    assert "In part measured on a busy machine: other programs took 90% of its processor time." in caveats(found)
+    assert "busy machine</span>" in rows(found)[1]
 
 
 def test_power_of_runs_that_have_not_finished_is_not_called_unsampled(tmp_path: Path) -> None:
@@ -150,7 +161,9 @@ COVERS_LESS = "the parts took 900 J, more than the node: its meter does not cove
 
 def remarked(folder: Path, remarks: Callable[[int], dict[str, Any]]) -> Path:
     """Each power.json of it with what `remarks` adds to the first node."""
-    for at, path in enumerate(sorted(folder.rglob("power.json"))):
+    for at, result in enumerate(read_folder(folder).results):
+        assert result.run is not None
+        path = result.run / "power.json"
         told = json.loads(path.read_text())
         told["nodes"][0] |= remarks(at)
         path.write_text(json.dumps(told))
@@ -228,9 +241,9 @@ def test_what_meters_have_seen_is_not_rounded_up_to_all(tmp_path: Path) -> None:
 def test_one_is_no_plural(tmp_path: Path) -> None:
     folder = study(tmp_path, ranks=(1, 2), cores=1, repeats=1)
     changed(folder, lambda line: line.update(marks=["oversubscribed"]) if line["settings"]["ranks"] == 1 else None)
-    assert "1 and 2 ranks shared cores" in content(folder).verdicts[0]
+    assert "1 and 2 ranks shared cores" in str(content(folder).verdicts[0])
     changed(folder, lambda line: line.update(marks=["oversubscribed"] if line["settings"]["ranks"] == 1 else []))
-    assert "; 1 rank shared cores (oversubscribed) and says nothing of scaling; " in content(folder).verdicts[0]
+    assert "1 rank shared cores (oversubscribed) and says nothing of scaling." in caveats(content(folder))
     page = write_report(folder).read_text()
     assert "Processor, 1 core<" in page and not re.search(r"\b1 (ranks|cores|runs|points)\b", re.sub(r"\b(and|of|to) 1 \w+", "", page.split('id="data"')[0]))
     (folder / "results.jsonl").write_text((folder / "results.jsonl").read_text() + json.dumps({"study": "weak", "settings": {}}) + "\n")

@@ -1,13 +1,14 @@
 """Ticks, labels and numbers as people read them."""
 
+import re
 from itertools import pairwise
 
 import pytest
 
-from farandole.report.chart import Scale, apart, linear_ticks, log_ticks, text_width, thinned
+from farandole.report.chart import Frame, Scale, apart, linear_ticks, log_ticks, svg, text_width, thinned
 from farandole.report.markup import Markup, tag
-from farandole.report.numbers import number, percent, plain, quantity, seconds
 from farandole.report.raster import binned, cells, levels_of, shares
+from farandole.results.numbers import number, percent, plain, quantity, seconds
 
 
 def test_linear_ticks_are_round_and_enclose_the_values() -> None:
@@ -45,6 +46,17 @@ def test_tick_labels_that_would_touch_are_left_out() -> None:
     assert kept[-1] == 3072
     for low, high in pairwise(kept):
         assert scale(high) - scale(low) > (text_width(plain(low)) + text_width(plain(high))) / 2
+
+
+def test_a_legend_stands_within_the_chart_and_above_it() -> None:
+    names = ["loading", "batch size 20, loader pandas-chunked, learning rate 0.001, rule square-root", "evaluation", "training"]
+    drawn = svg(Frame(width=342.0, height=100.0), words="", legend=[(f"s{at}", name) for at, name in enumerate(names)])
+    texts = [(float(x), float(y), text) for x, y, text in re.findall(r'<text x="([\d.]+)" y="([-\d.]+)" class="entry">([^<]*)<', drawn)]
+    assert " ".join(text for _, _, text in texts) == " ".join(names)
+    assert all(x + text_width(text) <= 342 and y < 0 for x, y, text in texts)
+    assert len({y for _, y, _ in texts}) == 3, "beside each other as far as there is room; the long one on two lines"
+    top, height = re.findall(r'viewBox="0 ([-\d.]+) 342 ([\d.]+)"', drawn)[0]
+    assert float(top) + float(height) == 100.0 and float(top) < min(y for _, y, _ in texts) - 10
 
 
 @pytest.mark.parametrize(

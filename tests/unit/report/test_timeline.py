@@ -17,6 +17,10 @@ def band(name: str, start_s: float, end_s: float, rank: int = 0) -> dict[str, ob
     return {"rank": rank, "name": name, "start_s": start_s, "end_s": end_s}
 
 
+ENTRY = re.compile(r'<g class="([\w-]+)"><(?:rect|path)[^>]*/><text[^>]*class="entry">([^<]*)<')
+"""Of a legend: the colour's class and the words."""
+
+
 def drawn(beside: Trace | None = None, **found: object) -> str:
     figure = timeline_figure(Trace(**found), "it was not sampled", beside)  # type: ignore[arg-type]
     assert figure.draw is not None
@@ -35,7 +39,7 @@ def test_a_phase_stands_still_while_one_inside_it_runs() -> None:
 def test_phases_that_a_script_has_named_have_colours_too() -> None:
     names = ("read", "warm up", "solve", "check")
     text = drawn(bands=[band(name, at, at + 1) for at, name in enumerate(names)])
-    kinds = re.findall(r'swatch (\w+)"></i>([^<]*)<', text)
+    kinds = ENTRY.findall(text)
     assert [name for _, name in kinds] == [*names] and len({kind for kind, _ in kinds}) == 4
     assert "s2" not in dict(kinds), "which waits for allreduce look like"
 
@@ -43,7 +47,7 @@ def test_phases_that_a_script_has_named_have_colours_too() -> None:
 def test_a_gap_in_the_power_is_a_gap_in_the_line() -> None:
     power = {"node": "n1", "t_s": [0.0, 1.0, 2.0, 3.0, 4.0], "w": [90.0, 91.0, None, 92.0, 93.0], "provenance": "modelled"}
     text = drawn(power=[power])
-    line = next(path for path in text.split("<path") if "watts" not in path and "modelled" in path)
+    line = next(path for path in text.split("<path") if "modelled</title>" in path)
     assert line.split(' d="')[1].split('"')[0].count("M") == 2
     assert "watts (modelled)" in text
 
@@ -53,7 +57,7 @@ def test_the_lanes_say_which_collective_is_waited_for() -> None:
     text = drawn(communication=sent)
     for words in ("broadcast", "allreduce", "other collectives"):
         assert f"<title>rank 1 waits for {words}</title>" in text
-        assert f"training waits for {words}</li>" in text
+        assert f"training waits for {words}" in [entry for _, entry in ENTRY.findall(text)]
 
 
 def test_of_many_ranks_those_are_drawn_whose_waits_were_looked_at(tmp_path: Path) -> None:
@@ -75,7 +79,7 @@ def curve(node: str, watts: float, **parts: float) -> dict[str, object]:
 
 def test_parts_of_a_node_have_lines_of_their_own_while_there_are_colours() -> None:
     text = drawn(power=[curve("n1", 90.0, cpu=70.0, memory=20.0), curve("n2", 95.0, cpu=75.0, memory=20.0)])
-    assert re.findall(r"swatch [^>]*></i>([^<]*)<", text) == ["power of n1", "power of n2", "CPU of n1", "memory of n1"]
+    assert [words for _, words in ENTRY.findall(text)] == ["power of n1", "power of n2", "CPU of n1", "memory of n1"]
     assert "<title>CPU of n1\n70.0 to 70.0 W, measured component</title>" in text
     many = drawn(power=[curve(f"n{node}", 90.0, cpu=70.0, memory=20.0) for node in range(4)])
     assert "power of n3" in many and "CPU" not in many
@@ -111,7 +115,7 @@ def test_phases_of_two_runs_have_the_same_colours() -> None:
     """Also where a script has named them itself, and one run lacks some."""
     longer = Trace(bands=[band("read", 0, 1), band("warm up", 1, 2), band("solve", 2, 5)])
     shorter = Trace(bands=[band("read", 0, 1), band("solve", 1, 4)])
-    first, second = (re.findall(r'swatch (\w+)"></i>([^<]*)<', text) for text in (drawn(shorter, bands=longer.bands), drawn(longer, bands=shorter.bands)))
+    first, second = (ENTRY.findall(text) for text in (drawn(shorter, bands=longer.bands), drawn(longer, bands=shorter.bands)))
     assert len(first) == len({kind for kind, _ in first}) == 3
     assert len(second) == 2 and {*second} < {*first}
 
@@ -148,6 +152,36 @@ def test_slow_steps_are_dark_columns_and_a_first_one_that_compiles_hides_nothing
     assert darkest(text) == {f"{at} {rank}h1" for at in (0, 30) for rank in range(4)}
     assert "the time of a step against the median" in caption
     assert "1.25× and more" in text
+
+
+def run_of(step_s: float) -> Trace:
+    """Four ranks, of which the last is 1.2 times as slow."""
+    return Trace(ranks=[{"rank": rank, "steps": [step_s * (1.2 if rank == 3 else 1.0)] * 50} for rank in range(4)])
+
+
+def shades(own: Trace, other: Trace) -> tuple[str, dict[str, str], list[str]]:
+    """The caption, the colour of each row and the words of the scale."""
+    figure = heat_figure(own, other)
+    assert figure.draw is not None
+    text = figure.draw(1000.0)
+    rows = {row: kind for path, kind in re.findall(r'd="([^"]*)" class="cell (h\d)"', text) for row in re.findall(r"M0 (\d)h50", path)}
+    return figure.caption, rows, re.findall(r">([^<]*(?: or less| and more))<", text)
+
+
+def test_compared_runs_share_one_scale() -> None:
+    quick, slow = run_of(0.1), run_of(0.12)
+    caption, rows, words = shades(quick, slow)
+    slow_caption, slow_rows, slow_words = shades(slow, quick)
+    assert words == slow_words == ["100\u202fms or less", "150\u202fms and more"]
+    assert rows == {"0": "h0", "1": "h0", "2": "h0", "3": "h3"}
+    assert slow_rows["0"] == rows["3"], "120 ms has one colour on both"
+    assert "colours compare" in caption and "colours compare" in slow_caption
+
+
+def test_runs_with_steps_of_other_lengths_share_a_scale_of_ratios() -> None:
+    quick, slow = run_of(0.01), run_of(0.1)
+    assert shades(quick, slow)[1:] == shades(slow, quick)[1:]
+    assert "On one scale of ratios with the other run, whose median is 100\u202fms." in shades(quick, slow)[0]
 
 
 def test_without_a_trace_the_reason_is_given() -> None:

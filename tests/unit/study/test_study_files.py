@@ -1,9 +1,9 @@
 """The files of studies/ can be run, and what their scalars become can be read."""
 
 import contextlib
+import json
 import os
 import sqlite3
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ import pytest
 
 from farandole.study.estimate import Estimate
 from farandole.study.folder import StudyFolder
-from farandole.study.loaders import LoaderStudy
+from farandole.study.loaders import loaders_study
 from farandole.study.points import Point
-from farandole.study.scalars import _checksum, export, write_events
+from farandole.study.scalars import export
 from farandole.study.settings import StudySettings, read_toml
 from repository import ROOT
 
@@ -30,7 +30,7 @@ FILES = sorted((ROOT / "studies").glob("*.toml"))
 def test_every_study_file_can_be_planned(file: Path) -> None:
     content = read_toml(file)
     if content.pop("kind") == "loaders":
-        assert LoaderStudy(**content).benchmarks
+        assert loaders_study(**content, make_files=False).points()
         return
     study = StudySettings(**read_toml(file))
     points = study.points()
@@ -45,33 +45,30 @@ def test_accuracy_over_ranks_has_the_papers_divisions() -> None:
     assert len({point.settings["seed"] for point in points}) >= 3
 
 
-def test_events_are_framed_and_checked(tmp_path: Path) -> None:
-    write_events(tmp_path / "events", {1: {"loss": 0.5}, 300: {"loss": 0.25}})
-    data, records = (tmp_path / "events").read_bytes(), []
-    while data:
-        (length,) = struct.unpack("<Q", data[:8])
-        records.append(data[12 : 12 + length])
-        data = data[16 + length :]
-    assert len(records) == 3 and b"brain.Event:2" in records[0]
-    assert records[1].endswith(b"\x0a\x04loss\x15" + struct.pack("<f", 0.5))
-    assert b"\x10\xac\x02" in records[2], "step 300 as a varint"
-    # The check value of CRC-32C, 0xe3069283, masked as the format wants it.
-    masked = ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    assert _checksum(b"123456789") == struct.pack("<I", masked)
+# What TensorBoard finds in a folder, without TensorFlow, which it uses where there is one.
+READ = """
+import json, sys
+sys.modules["tensorflow"] = None
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1]).Reload()
+print(json.dumps({name: [(one.step, one.value) for one in events.Scalars(name)] for name in events.Tags()["scalars"]}))
+"""
 
 
-@pytest.mark.soak
-def test_tensorflow_reads_the_events(tmp_path: Path) -> None:
-    write_events(tmp_path / "events", {1: {"loss": 0.5}, 300: {"loss": 0.25, "acc": 1.0}})
-    code = (
-        "import sys, tensorflow as tf\n"
-        "for event in tf.compat.v1.train.summary_iterator(sys.argv[1]):\n"
-        "    print(event.step, event.file_version, [(v.tag, v.simple_value) for v in event.summary.value])\n"
-    )
-    told = subprocess.run([sys.executable, "-c", code, str(tmp_path / "events")], capture_output=True, text=True, timeout=150)
-    assert told.stdout.splitlines() == [
-        "0 brain.Event:2 []", "1  [('loss', 0.5)]", "300  [('loss', 0.25), ('acc', 1.0)]",
-    ], told.stderr  # fmt: skip
+def test_tensorboard_reads_what_was_written_without_tensorflow(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    folder = trained_study(tmp_path / "s")
+    export = "import sys\nfrom pathlib import Path\nfrom farandole.study.folder import StudyFolder\nfrom farandole.study.scalars import export\n"
+    export += "print(export(StudyFolder(Path(sys.argv[1])), 'tensorboard'))\nassert 'tensorflow' not in sys.modules"
+    for _ in range(2):
+        told = subprocess.run([sys.executable, "-c", export, str(folder.path)], capture_output=True, text=True, timeout=60)
+        assert told.returncode == 0 and told.stdout.startswith("scalars   2 runs for tensorboard: tensorboard --logdir "), told.stderr
+    runs = [folder.path / result["run"] for result in folder.last_results().values()]
+    assert [len(list(run.glob("events.out.tfevents.*"))) for run in runs] == [1, 1, 0]
+    read = subprocess.run([sys.executable, "-c", READ, str(runs[0])], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(read.stdout) == {
+        "loss": [[1, 0.5], [2, 0.25]], "test_s": [[2, pytest.approx(0.1)]], "figures/total_s": [[2, 3.5]],
+    }  # fmt: skip
 
 
 def trained_study(path: Path) -> StudyFolder:
@@ -83,7 +80,7 @@ def trained_study(path: Path) -> StudyFolder:
     for point in points:
         run = folder.path / folder.new_run(point)
         (run / "history.csv").write_text("epoch,loss,test_s\n1,0.5,\n2,0.25,0.1\n")
-        told = {"schema": 1, "study": "strong", **point.as_dict(), "status": "failed" if point.settings["ranks"] == 4 else "ok"}
+        told = {"schema": 2, "study": "strong", **point.as_dict(), "status": "failed" if point.settings["ranks"] == 4 else "ok"}
         folder.append({**told, "run": f"points/{point.name}", "figures": {"total_s": 3.5, "metric": "r2", "energy_j": None}})
     return folder
 

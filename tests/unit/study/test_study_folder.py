@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from farandole.cli import main
 from farandole.errors import DataError
-from farandole.report.reading import read_folder
+from farandole.results.reading import read_folder
 from farandole.study.folder import StudyFolder
 from farandole.study.points import Point
 
@@ -21,7 +22,7 @@ def plan(*points: Point, **more: Any) -> dict[str, Any]:
 
 def result(point: Point, status: str = "ok", **more: Any) -> dict[str, Any]:
     return {
-        "schema": 1, "study": "strong", **point.as_dict(), "status": status, "reason": None, "run": f"points/{point.name}",
+        "schema": 2, "study": "strong", **point.as_dict(), "status": status, "reason": None, "run": f"points/{point.name}",
         "figures": {"total_s": 1.0}, **more,
     }  # fmt: skip
 
@@ -51,8 +52,8 @@ def test_table_and_page_take_the_same_attempt(folder: StudyFolder) -> None:
     counted = folder.last_results()
     assert counted[ONE.key, 0]["figures"] == {"total_s": 2.0} and counted[TWO.key, 0]["reason"] == "b"
     assert folder.missing([ONE, TWO]) == [TWO]
-    shown = read_folder(folder.path).attempts
-    assert [(one.ok, one.reason, one.figures) for one in shown] == [
+    shown = read_folder(folder.path).results
+    assert [(one.ok, one.reason, one.measures) for one in shown] == [
         (one["status"] == "ok", one["reason"], one["figures"]) for one in counted.values()
     ]
 
@@ -62,7 +63,7 @@ def test_a_cut_last_line_is_dropped_and_said(folder: StudyFolder, capsys: pytest
     with (folder.path / "results.jsonl").open("a") as file:
         file.write(json.dumps(result(TWO))[:40])
     assert folder.missing([ONE, TWO]) == [TWO] and len(folder.results()) == 1
-    assert capsys.readouterr().err.count("the last line was cut in the middle and is dropped") == 1
+    assert capsys.readouterr().err.count("results.jsonl: its last line was cut off and is left out") == 1
     folder.append(result(TWO))
     assert [one["key"] for one in folder.results()] == [ONE.key, TWO.key]
     assert capsys.readouterr().err == ""
@@ -74,16 +75,23 @@ def test_a_last_line_without_its_end_is_kept(folder: StudyFolder) -> None:
     assert folder.missing([ONE, TWO]) == []
 
 
-def test_a_line_in_the_middle_that_is_no_result_is_an_error(folder: StudyFolder) -> None:
-    (folder.path / "results.jsonl").write_text("{\n" + json.dumps(result(ONE)) + "\n")
-    with pytest.raises(DataError, match="line 1"):
-        folder.results()
-
-
-def test_results_of_another_study_are_refused(folder: StudyFolder) -> None:
-    folder.append(result(ONE, study="weak"))
-    with pytest.raises(DataError, match="line 1 is of another study"):
-        folder.results()
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 1 was cut off and is left out"),
+        ("[1]", "line 1 was cut off and is left out"),
+        (json.dumps(result(ONE, study="weak")), "1 of its lines belongs to another study and is left out"),
+        (json.dumps(result(Point(settings={"ranks": 9}))), "1 of its lines belongs to another study and is left out"),
+        (json.dumps({"schema": 2, "study": "strong"}), "1 of its lines belongs to another study and is left out"),
+    ],
+)
+def test_a_line_that_is_none_of_this_study_s_is_left_out_and_said(
+    folder: StudyFolder, capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    """What was measured beside it counts."""
+    (folder.path / "results.jsonl").write_text(f"{line}\n{json.dumps(result(TWO))}\n")
+    assert [one["key"] for one in folder.results()] == [TWO.key] and folder.missing([ONE, TWO]) == [ONE]
+    assert capsys.readouterr().err.count(said) == 1, "once, however often it is read"
 
 
 @pytest.mark.parametrize("other", [{"kind": "weak"}, {"benchmark": "p1b1"}, {"fixed": {"epochs": 8}}, {"preset": "demo"}])
@@ -128,9 +136,25 @@ def test_the_directory_of_a_run_is_left_alone(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"run.json", "report.html"}
 
 
+def test_a_plan_of_an_older_version_is_read_and_not_gone_on_with(folder: StudyFolder) -> None:
+    file = folder.path / "study.json"
+    file.write_text(file.read_text().replace('"schema": 2', '"schema": 1'))
+    assert len(folder.plan()["points"]) == 2 and folder.study().kind == "strong"
+    with pytest.raises(DataError, match=r"older version \(schema 1\).*Choose another --out"):
+        folder.write_plan(plan(ONE, TWO))
+
+
 def test_folders_without_a_study(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no study.json"):
         StudyFolder(tmp_path).plan()
     (tmp_path / "study.json").write_text('{"schema": 99}')
-    with pytest.raises(DataError, match="no study of this version"):
+    with pytest.raises(DataError, match=r"schema 99, this version reads 1 and 2. .* version of farandole that wrote it"):
         StudyFolder(tmp_path).plan()
+
+
+@pytest.mark.parametrize("words", [["table"], ["collect"], ["compare", "theta-2018-table4"], ["beside", "theta-2018-table4"]])
+def test_an_empty_folder_holds_no_study(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    verb, *rest = words
+    assert main(["study", verb, str(tmp_path), *rest]) == 1
+    told = capsys.readouterr().err
+    assert ("holds no study" in told or "has neither study.json nor run.json" in told) and len(told.splitlines()) == 1

@@ -1,6 +1,7 @@
 """Scripts for batch systems, the live line, and other readers of the benchmarks' files."""
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,10 @@ from farandole.data.candle.nt3 import load
 from farandole.data.candle.tables import reading_with
 from farandole.data.make import make
 from farandole.errors import SettingsError
+from farandole.observe.machine_time import process_cpu_s
 from farandole.study.collecting import job_of
 from farandole.study.folder import StudyFolder
 from farandole.study.live import LiveLine
-from farandole.study.machine_time import process_cpu_s
 from farandole.study.points import expand
 from farandole.study.submit import JobSettings, write_scripts
 
@@ -74,25 +75,17 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_the_line_is_written_over() -> None:
+def test_on_a_terminal_a_bar_tells_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     shown, kept = Terminal(), io.StringIO()
     for stream in (shown, kept):
         live = LiveLine(stream)
-        live.show("a long line")
-        live.show("short")
+        live.show("1/2 ranks 1", 60.0, "epoch 3")
         live.say("done")
-    assert shown.getvalue() == "\ra long line\rshort      \r     \rdone\n"
+    line, wiped = re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue()).split("\r", 1)
+    assert re.fullmatch(r"1/2 ranks 1 ━+ 0 s, about 60 s left epoch 3 *", line)
+    assert wiped.endswith("\x1b[2Kdone\n")
     assert kept.getvalue() == "done\n"
-
-
-def test_a_line_that_goes_on_by_itself() -> None:
-    shown = Terminal()
-    live = LiveLine(shown)
-    with live.ticking("1/2 a.csv pandas", 60.0):
-        pass
-    live.say("done")
-    line = "1/2 a.csv pandas: 0 s, about 60 s left"
-    assert shown.getvalue() == f"\r{line}\r{' ' * len(line)}\rdone\n"
 
 
 def test_the_processor_time_of_another_process_has_that_of_its_children() -> None:

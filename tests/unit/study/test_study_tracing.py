@@ -10,11 +10,11 @@ import pytest
 
 from farandole.observe import timeline
 from farandole.observe.analysis import analyse
-from farandole.study.figures import Figures, add_trace, figures_of_command, figures_of_run
 from farandole.study.folder import StudyFolder
+from farandole.study.measures import Measures, add_trace, measures_of_command, measures_of_run
 from farandole.study.pointrun import PointRunner
 from farandole.study.points import Point
-from farandole.study.tracing import TRACED, trace_figures
+from farandole.study.tracing import TRACED, trace_measures
 from powertree import Machine
 
 MS = 1_000_000
@@ -54,7 +54,7 @@ def record(run: Path, *ranks: Spans) -> None:
 
 def test_the_parts_of_steps_are_figures(tmp_path: Path) -> None:
     record(tmp_path, STEP, [*STEP, ("training", "DATA", 20, 24)])
-    found = figures_of_command(1.0, {})
+    found = measures_of_command(1.0, {})
     add_trace(found, tmp_path)
     expected = {"data_stall_s": 0.004, "forward_s": 0.004, "backward_s": 0.010, "optimizer_s": 0.003}
     assert {name: found.values[name] for name in expected} == pytest.approx(expected)
@@ -65,7 +65,7 @@ def test_what_a_framework_hides_is_unknown_and_said(tmp_path: Path) -> None:
     hidden = {"backend": "tensorflow", "unseen": ["DATA", "FORWARD", "BACKWARD", "OPTIMIZER"]}
     ranks: Spans = [("steps", "FIT", 0, 40, hidden), ("training", "RUN", 1, 39), ("steps", "STEP", 0, 40, {"step": 0})]
     record(tmp_path, ranks, ranks)
-    found = figures_of_command(1.0, {})
+    found = measures_of_command(1.0, {})
     add_trace(found, tmp_path)
     for name in ("data_stall_s", "forward_s", "backward_s", "optimizer_s"):
         assert found.values[name] is None and "compiles with tensorflow" in found.reasons[name]
@@ -75,7 +75,7 @@ def test_what_a_framework_hides_is_unknown_and_said(tmp_path: Path) -> None:
 def test_phases_are_the_timeline_s_and_only_those_that_it_lacks_the_sampler_s(tmp_path: Path) -> None:
     """The sampler knows those of one rank, and the whole of each, with others that lie within."""
     record(tmp_path, [("phases", "load", 0, 300), ("phases", "epoch", 300, 400)], [("phases", "load", 0, 100)])
-    found = figures_of_command(1.0, {})
+    found = measures_of_command(1.0, {})
     add_trace(found, tmp_path, {"load": 0.3, "train": 0.5, "training": 0.7})
     assert found.values["load_s"] == pytest.approx(0.2) and found.values["train_s"] == 0.5
     assert found.values["epoch_s"] is None, "marked regions of other names are no figures"
@@ -83,7 +83,7 @@ def test_phases_are_the_timeline_s_and_only_those_that_it_lacks_the_sampler_s(tm
 
 def test_a_program_s_own_figures_go_over_all(tmp_path: Path) -> None:
     record(tmp_path, [("phases", "load", 0, 300)])
-    found = figures_of_command(1.0, {"load_s": 7.0})
+    found = measures_of_command(1.0, {"load_s": 7.0})
     add_trace(found, tmp_path, {"load": 0.3})
     assert found.values["load_s"] == 7.0
 
@@ -139,11 +139,11 @@ json.dump({"loss": threads}, open(os.environ["FARANDOLE_FIGURES"], "w"))
 
 
 def test_a_run_without_a_timeline(tmp_path: Path) -> None:
-    found, reasons = trace_figures(tmp_path)
+    found, reasons = trace_measures(tmp_path)
     assert found.keys() >= set(TRACED) and set(found.values()) == {None} and set(reasons.values()) == {"the run has left no timeline"}
 
 
-def milliseconds(found: Figures, *names: str) -> list[float]:
+def milliseconds(found: Measures, *names: str) -> list[float]:
     return [round(found.values[name] * 1e3, 3) for name in names]
 
 
@@ -157,16 +157,16 @@ def test_stragglers_of_a_benchmark_are_those_of_its_gradients(tmp_path: Path) ->
         "epochs": [{}], "parameters": 7, "memory": {"peak_bytes": [5, 6]}, "hosts": ["a", "a"],
     }))  # fmt: skip
     record(tmp_path, *RANKS)
-    found = figures_of_run(tmp_path)
+    found = measures_of_run(tmp_path)
     assert milliseconds(found, "exposed_s", "wait_s", "data_stall_s", "train_s") == [8, 2, 2, 50]
 
 
 def test_a_program_that_tells_nothing_is_seen_by_its_timeline(tmp_path: Path) -> None:
     record(tmp_path, *RANKS)
-    found = figures_of_command(0.2, {})
+    found = measures_of_command(0.2, {})
     add_trace(found, tmp_path)
     assert milliseconds(found, "exposed_s", "wait_s", "data_stall_s", "train_s") == [43, 27, 2, 40]
-    marked = figures_of_command(0.2, {})
+    marked = measures_of_command(0.2, {})
     add_trace(marked, tmp_path, {"load": 0.05})
     assert marked.values["train_s"] is None, "its phases may lie within its steps"
 
@@ -174,6 +174,6 @@ def test_a_program_that_tells_nothing_is_seen_by_its_timeline(tmp_path: Path) ->
 def test_nothing_is_summed_up_of_a_timeline_that_was_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARANDOLE_TIMELINE_MAX_MB", "0.02")
     record(tmp_path, [("training", f"{number} {'x' * 80}", number, number + 1) for number in range(400)])
-    found = figures_of_command(0.2, {})
+    found = measures_of_command(0.2, {})
     add_trace(found, tmp_path)
     assert found.values["exposed_s"] is None and "recording was cut on rank 0" in found.reasons["exposed_s"]

@@ -25,17 +25,12 @@ from farandole.benchmarks.layers import Conv1D, LocallyConnected1D, convolution_
 from farandole.benchmarks.metrics import R2, Correlation, SignAccuracy
 from farandole.benchmarks.parameters import ACTIVATIONS
 from farandole.benchmarks.samples import ArraySamples, TrainingData
-from farandole.errors import SettingsError
 from dataclasses import replace
 from types import SimpleNamespace
-from farandole.data.make import make
-from farandole.train import callbacks, memory
+from farandole.train import callbacks
 from farandole.train.callbacks import Epochs, Timeout, WarmUp
-from farandole.train.foresight import foreseen
-from farandole.train.running import run_here
-from farandole.train.settings import RunSettings
 from farandole.train.batches import TrainingBatches
-from farandole.train.memory import check_memory, estimated_bytes, largest_batch, weights_within
+from farandole.train.layer_shapes import layer_shapes
 from farandole.train.plan import Plan
 from farandole.train.short_calls import shorten_calls
 
@@ -51,8 +46,7 @@ def built(name, features, classes=0, compiled=False, **given):
     return model
 
 def parameters(*words, **given):
-    with keras.device("meta"):
-        return built(*words, **given).count_params()
+    return sum(layer.parameters for layer in layer_shapes(lambda: built(*words, **given)))
 
 conv = dict(conv=(10, 10, 5, 10, 10, 5), pool=(10,))
 found = {
@@ -165,7 +159,6 @@ plan = Plan(ranks=2, passes=1, parallel="steps", epochs=1, steps=1, local_batch=
 small = keras.Sequential([keras.Input((30,)), keras.layers.Dense(20), keras.layers.Dense(1)])
 found["all registered"] = None not in registered
 found["activations"] = [keras.activations.get(name)(np.zeros((2, 3), "float32")).shape == (2, 3) for name in ACTIVATIONS]
-found["estimates"] = [estimated_bytes(small, name, plan) for name in ("sgd", "adam")]
 
 warmup, found["warm-up"] = WarmUp(plan, 1, "sqrt"), []
 small.compile("sgd")
@@ -192,36 +185,6 @@ class OwnSamples:
 own = TrainingBatches(OwnSamples(), plan, seed=1, shuffle=False, rank=0, size=2)
 found["own samples"] = [own.at_hand, own[0][0].shape == (10, 40)]
 
-def refused(action):
-    try:
-        action()
-    except SettingsError as error:
-        return str(error)
-
-def too_wide():
-    # 58 TiB: not even to be reserved.
-    with weights_within(2**34):
-        parameters("nt3", 60483, 2, dense=(20_000_000,))
-
-found["refused"] = [refused(too_wide), refused(lambda: check_memory(3 * 2**30, 2**30)), refused(lambda: check_memory(3 * 2**30, 2**30, lambda: 17))]
-needed = lambda batch: estimated_bytes(small, "sgd", plan, batch)
-found["far too large"] = largest_batch(needed(7), needed, 2**40)
-found["largest"] = [largest_batch(needed(7), needed, 10), largest_batch(needed(7) - 1, needed, 10), largest_batch(9, needed, 10)]
-with weights_within(2**34):
-    found["within"] = parameters("nt3", 60483, 2)
-
-before = keras.layers.Dense(1).name
-paper = RunSettings.from_flat({"benchmark": "nt3", "preset": "paper", "make_data": True, "epochs": 2})
-shapes = {"train": (1120, 60483), "test": (280, 60483)}
-needs = lambda free: foreseen(paper, shapes, size=2, local_size=2, share=free)
-found["foreseen"] = [needs(2**40).data_bytes, needs(2**40).training_bytes]
-found["too little"] = [refused(lambda: needs(free)) for free in (2**26, 2**28, 2**30)]
-found["names"] = [before, keras.layers.Dense(1).name]
-memory.available_bytes = lambda: 2**18
-with tempfile.TemporaryDirectory() as place:
-    make("nt3", place, rows=40, features=2000, threads=1)
-    found["nothing loaded"] = [refused(lambda: run_here(RunSettings.from_flat({"benchmark": "nt3", "data_dir": place}))), os.listdir(place)]
-
 def epochs(passes, batches):
     done = Epochs(replace(plan, passes=passes), SimpleNamespace(), None, None, None)
     done.on_epoch_begin(0)
@@ -229,15 +192,16 @@ def epochs(passes, batches):
         done.on_train_batch_end(batch)
     return done
 
-first, second = epochs(2, range(5)), epochs(1, range(3))
-first_s = list(first.step_s)
-second.load_state_dict(first.state_dict())
+first, second, other = epochs(2, range(5)), epochs(2, []), epochs(1, range(3))
+first_s = list(first.steps)
+for later in (second, other):
+    later.load_state_dict(first.state_dict())
 first.passing = lambda: True
 first.on_epoch_begin(0)
 first.on_train_batch_end(0)
 first.passing = lambda: False
 first.on_train_batch_end(1)
-found["steps"] = [len(first_s), first.step_s == first_s, second.step_s == first_s]
+found["steps"] = [len(first_s), first.steps == first_s, second.steps == first_s, len(other.steps)]
 print(json.dumps(found))
 """
 
@@ -304,12 +268,6 @@ def test_keras_has_every_activation_that_is_allowed(found: dict[str, Any]) -> No
     assert all(found["activations"])
 
 
-def test_memory_is_estimated(found: dict[str, Any]) -> None:
-    weights, outputs = 30 * 20 + 20 + 20 + 1, 20 + 1
-    # The weights, their gradients and what Adam keeps; a batch's outputs and their gradients.
-    assert found["estimates"] == [4 * (copies * weights + 2 * 10 * outputs) for copies in (2, 4)]
-
-
 def test_warm_up_begins_with_the_rate_of_one_rank(found: dict[str, Any]) -> None:
     assert found["warm-up"] == pytest.approx([0.1 / 2**0.5, 0.1])
 
@@ -319,34 +277,8 @@ def test_a_timeout_that_ends_training_leaves_a_note(found: dict[str, Any]) -> No
     assert found["timeout"] == [ended, [True], [False]], "in the last epoch nothing is cut off"
 
 
-def test_what_does_not_fit_is_refused_before_its_weights_are_made(found: dict[str, Any]) -> None:
-    weights, training, batch = found["refused"]
-    assert "up to 773,760 x 20,000,000 of layer dense" in weights and "16.0 GiB are free" in weights
-    assert training.startswith("about 3.0 GiB a rank cannot fit: 1.0 GiB are free")
-    assert "batch_size" not in training and "Use fewer ranks on a node, a batch_size of at most 17, or an optimizer" in batch
-    assert found["largest"] == [7, 6, 0] and found["far too large"] == 7
-    assert found["within"] == PARAMETERS["nt3"]
-
-
-def test_what_a_run_needs_is_known_before_it_loads(found: dict[str, Any]) -> None:
-    data_bytes, training_bytes = found["foreseen"]
-    assert data_bytes == 4 * 1400 * 60483 and training_bytes > 4 * 2 * PARAMETERS["nt3"]
-    table, weights, training = found["too little"]
-    assert table.startswith("nt_train2.csv cannot be read: about 1,120 rows of 60,483 numbers take 0.3 GiB, and 0.1 GiB are free on the node.")
-    assert weights.startswith("weights of 0.6 GiB") and "0.2 GiB are free for each rank" in weights
-    assert ", 0.3 GiB of it data, cannot fit: 1.0 GiB are free for each rank" in training
-    assert "fewer ranks on a node, fewer features (feature_subsample), or an optimizer" in training
-    before, after = (int(name.removeprefix("dense_")) for name in found["names"])
-    assert after == before + 1, "checkpoints know layers by name"
-
-
-def test_what_cannot_fit_is_refused_before_it_is_loaded(found: dict[str, Any]) -> None:
-    refusal, files = found["nothing loaded"]
-    assert refusal.startswith("nt_train2.csv cannot be read") and ".farandole-cache" not in files
-
-
 def test_steps_of_all_parts_of_a_run_are_timed(found: dict[str, Any]) -> None:
-    assert found["steps"] == [2, True, True], "of two batches each; not one that a part before has begun"
+    assert found["steps"] == [2, True, True, 3], "of two batches each; not one that a part before has begun, nor those of another plan"
 
 
 @pytest.mark.parametrize("model", ["nt3", "nt3, shorter calls", "p1b1", "p1b3"])

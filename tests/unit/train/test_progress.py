@@ -6,7 +6,7 @@ import numpy as np
 
 from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.train.plan import make_plan
-from farandole.train.progress import Teller
+from farandole.train.progress import RunLog
 from farandole.train.settings import RunSettings
 
 
@@ -15,5 +15,5 @@ def test_the_data_that_a_rank_has_scaled_is_its_own() -> None:
     said, settings = io.StringIO(), RunSettings.from_flat({"benchmark": "nt3"})
     part = ArraySamples((np.zeros((40, 3), np.float32),), None)
     data = TrainingData(train=part, validation=part, test=part, features=3, nbytes=5 << 20)
-    Teller(said).plan(settings, make_plan(settings, 40, 1), data, parameters=7, memory=1 << 20)
+    RunLog(said).plan(settings, make_plan(settings, 40, 1), data, parameters=7, memory=1 << 20)
     assert said.getvalue().splitlines()[1].endswith("3 features; 5 MiB a rank")

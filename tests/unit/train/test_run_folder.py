@@ -67,7 +67,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, name: str) 
 
 
 def test_as_json_a_run_that_ended_early_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _show(tmp_path, True, ["run", "nt3", "--output-dir", "a b"])
+    _show(tmp_path, {"json": True}, ["run", "nt3", "--output-dir", "a b"])
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {"finished": False, "go_on": "farandole run nt3 --output-dir 'a b'"}
     assert "not finished yet" in shown.err

@@ -184,7 +184,7 @@ def test_convolutions_replace_p1b3s_dense_layers_unless_both_are_asked_for(prese
         of(conv=[10, 10, 5], pool=0)
 
 
-@pytest.mark.parametrize("name", ["p1b1", "p1b2", "p1b3"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_split_goes_by_the_name_that_was_typed(name: str) -> None:
     with pytest.raises(SettingsError, match=r"^val_split=1\.5: expected a fraction"):
         RunSettings.from_flat({"benchmark": name, "validation_split": 1.5})

@@ -1,8 +1,8 @@
 """NT3: normal or tumor, from the expression of 60,483 genes.
 
 Files `nt_train2.csv` (1,120 rows) and `nt_test2.csv` (280), no header: the label, 0 normal or 1 tumor, then
-the genes. Labels one-hot; MaxAbs over train and test together; a trailing axis for the convolution. The test
-set is the validation set.
+the genes. Labels one-hot; MaxAbs over train and test together; a trailing axis for the convolution. As published the
+test set is the validation set, too; with `validation` that is the last part of the training file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from farandole.data.candle.files import find
 from farandole.data.candle.tables import read_table
 from farandole.data.matrix import Matrix
 from farandole.data.scale import check_scaling, scale
-from farandole.data.split import DataSet, Samples, one_hot, some_columns
+from farandole.data.split import DataSet, Samples, held_out, one_hot, some_columns
 from farandole.errors import DataError
 
 __all__ = ["load"]
@@ -29,6 +29,7 @@ def load(
     folder: str | Path,
     *,
     scaling: str = "maxabs",
+    validation: float = 0.0,
     feature_subsample: int = 0,
     feature_seed: int = 2017,
     cache: bool | Path = True,
@@ -45,7 +46,9 @@ def load(
     train, test = (
         Samples(genes[:, :, np.newaxis], one_hot(label, CLASSES)) for genes, label in zip(values, labels)
     )
-    return DataSet(train=train, validation=test, test=test, classes=("normal", "tumor"))
+    kept = len(train) - held_out(len(train), validation) if validation else len(train)
+    watched = train[kept:] if validation else test
+    return DataSet(train=train[:kept], validation=watched, test=test, classes=("normal", "tumor"))
 
 
 def _labels(path: Path, matrix: Matrix) -> NDArray[np.int64]:

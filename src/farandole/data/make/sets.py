@@ -12,10 +12,10 @@ from farandole.data.candle.files import Benchmark, Size, benchmark
 from farandole.data.make.manifest import Manifest, forget, recorded, store
 from farandole.data.make.sheet import Sheet
 from farandole.data.make.write import write_sheets
-from farandole.data.progress import Progress
 from farandole.errors import DataError, SettingsError
+from farandole.progress import Progress
 
-__all__ = ["about_bytes", "make"]
+__all__ = ["about_bytes", "make", "planned_set"]
 
 _LARGEST_SEED = 2**63 - 1
 
@@ -40,6 +40,11 @@ def make(
     made = _write(_sheets(name, size, seed), folder, wanted, progress, threads)
     store(folder, made)
     return made
+
+
+def planned_set(name: str, preset: str) -> Manifest:
+    """What `make` would write by default, without its files."""
+    return _manifest(name, preset, benchmark(name).scaled(preset, None, None), seed=0)
 
 
 def about_bytes(name: str, preset: str) -> dict[str, int]:
@@ -86,7 +91,7 @@ def _sheets(name: str, size: Size, seed: int) -> list[Sheet]:
 
 def _write(sheets: list[Sheet], folder: Path, wanted: Manifest, progress: bool, threads: int | None) -> Manifest:
     total = sum(sheet.about_bytes for sheet in sheets)
-    with Progress(wanted.name, total, enabled=progress) as bar:
+    with Progress(f"making {wanted.name}", total, enabled=progress) as bar:
         written = write_sheets(
             sheets, folder, wanted.seed, threads=threads, advance=bar.advance,
             replacing=lambda: forget(folder, wanted.name),  # no manifest may vouch for files that change

@@ -8,7 +8,7 @@ Reads nothing but the file; docs/traces.md says what each figure is.
 """
 
 from farandole.observe.analysis.analyse import analyse
-from farandole.observe.analysis.choosing import spread_out
+from farandole.observe.analysis.spans import spread_out
 from farandole.observe.analysis.text import as_text, gaps_of
 
 __all__ = ["analyse", "as_text", "gaps_of", "spread_out"]

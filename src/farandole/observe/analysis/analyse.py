@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any
 
-from farandole.observe.analysis.choosing import spread_out
 from farandole.observe.analysis.components import components_of
-from farandole.observe.analysis.figures import Figures, Kinds, Wait, awaited, is_of_gradients, waits_of
-from farandole.observe.analysis.reading import RankSpans, Trace, read
-from farandole.observe.analysis.spans import Span, union
+from farandole.observe.analysis.reading import MergedTrace, RankSpans, read
+from farandole.observe.analysis.seconds import Kinds, RankSeconds, Wait, awaited, is_of_gradients, waits_of
+from farandole.observe.analysis.spans import Span, spread_out, union
+from farandole.observe.phases import START
 
 __all__ = ["analyse"]
 
@@ -47,7 +47,7 @@ def analyse(trace: Path) -> dict[str, Any]:
     }
 
 
-def _numbers(found: Trace) -> set[int]:
+def _numbers(found: MergedTrace) -> set[int]:
     return set(found.opening.get("ranks", ()))
 
 
@@ -71,8 +71,8 @@ def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[
     gradient_wait_s = sum(_waited(wait, last) for wait in waits if is_of_gradients(wait))
     for summed in [rank.condensed.get("outside"), *(step.args.get("s") for step in steps)]:
         if summed:
-            figures += Figures(*summed)
-            gradient_wait_s += Figures(*summed).wait_s  # merging sums up no other waits
+            figures += RankSeconds(*summed)
+            gradient_wait_s += RankSeconds(*summed).wait_s  # merging sums up no other waits
     unseen = _unseen(rank.spans)
     return {
         "rank": number,
@@ -94,7 +94,7 @@ def _rank(number: int, rank: RankSpans, waits: Sequence[Wait], last: dict[tuple[
 
 
 def _unseen(spans: Iterable[Span]) -> dict[str, str]:
-    """Figures that a framework does not show, and why."""
+    """RankSeconds that a framework does not show, and why."""
     told = [span.args for span in spans if span.name == "FIT" and span.args.get("unseen")]
     return {
         _PARTS_OF_STEPS[name]: f"inside of the step that Keras compiles with {args['backend']}"
@@ -110,7 +110,7 @@ def _waited(wait: Wait, last: dict[tuple[str, int], float]) -> float:
 
 def _waits_by_step(steps: Sequence[Span], waits: Sequence[Wait], last: dict[tuple[str, int], float]) -> list[float]:
     """How long this rank waited for others within each of its steps."""
-    found = [Figures(*step.args.get("s", ())).wait_s / step.args.get("steps", 1) for step in steps]
+    found = [RankSeconds(*step.args.get("s", ())).wait_s / step.args.get("steps", 1) for step in steps]
     starts = [step.start_s for step in steps]
     for wait in waits:
         at = bisect_right(starts, wait[1]) - 1
@@ -127,28 +127,35 @@ def _extent(spans: Sequence[Span]) -> float:
     return max((span.end_s for span in spans), default=0.0) - min((span.start_s for span in spans), default=0.0)
 
 
-def _phases(spans: Iterable[Span]) -> dict[str, float]:
+def _phases(spans: Sequence[Span]) -> dict[str, float]:
     """A phase stands still while another one inside it runs."""
     seconds: dict[str, float] = {}
     open_phases: list[Span] = []
-    for span in sorted((span for span in spans if span.track == "phases"), key=lambda s: (s.start_s, -s.end_s)):
+    for span in _marked(spans) if any(span.track == "phases" for span in spans) else ():
+        if span.track != "phases":  # of another thread
+            continue
         while open_phases and open_phases[-1].end_s <= span.start_s:
             open_phases.pop()
-        if open_phases:
-            seconds[open_phases[-1].name] -= span.seconds
+        if open_phases:  # a region may be open when the start ends, and go on
+            seconds[open_phases[-1].name] -= min(span.end_s, open_phases[-1].end_s) - span.start_s
         seconds[span.name] = seconds.get(span.name, 0.0) + span.seconds
         open_phases.append(span)
     return seconds
 
 
+def _marked(spans: Sequence[Span]) -> list[Span]:
+    """Phases in the order in which they began; training is one where the script marks none, which has a start alone."""
+    phases = [span for span in spans if span.track.startswith("phases")]
+    steps = [span for span in spans if span.track == "steps"]
+    if steps and all(span.name == START for span in phases):
+        phases.append(Span("phases", "train", min(s.start_s for s in steps), max(s.end_s for s in steps)))
+    return sorted(phases, key=lambda span: (span.start_s, -span.end_s))
+
+
 def _bands(number: int, spans: Sequence[Span]) -> list[dict[str, Any]]:
-    """Phases over time; of a script that marks none, its training."""
-    phases = sorted((span for span in spans if span.track.startswith("phases")), key=lambda span: span.start_s)
-    if not phases:
-        steps = [span for span in spans if span.track == "steps"]
-        phases = [Span("phases", "train", min(s.start_s for s in steps), max(s.end_s for s in steps))] if steps else []
+    """Phases over time, those of other threads included."""
     return [
-        {"rank": number, "name": span.name, "start_s": span.start_s, "end_s": span.end_s} for span in phases
+        {"rank": number, "name": span.name, "start_s": span.start_s, "end_s": span.end_s} for span in _marked(spans)
     ]
 
 
@@ -191,6 +198,8 @@ def _power(node: str, told: dict[str, Any]) -> dict[str, Any]:
         "provenance": told.get("provenance", "none"),
         "energy_j": told.get("energy_j"),
         "reason": told.get("reason", ""),
+        "window": told.get("window"),
+        "window_reason": told.get("window_reason", ""),
         "source": told.get("source", ""),
         "remarks": told.get("remarks", []),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ from typing import Any
 from farandole.errors import DataError
 from farandole.observe.analysis.spans import NOTHING, Span
 
-__all__ = ["CONDENSED", "MERGED", "RankSpans", "Trace", "read"]
+__all__ = ["CONDENSED", "MERGED", "RankSpans", "MergedTrace", "read"]
 
 MERGED = "farandole_timeline"
 CONDENSED = "farandole_condensed"
+_CHUNK_BYTES = 1 << 20
+_NO_EVENT = (ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(slots=True)
@@ -30,7 +32,7 @@ class RankSpans:
 
 
 @dataclass(slots=True)
-class Trace:
+class MergedTrace:
     ranks: dict[int, RankSpans] = field(default_factory=dict)
     opening: dict[str, Any] = field(default_factory=dict)
     gaps: dict[str, Any] = field(default_factory=dict)
@@ -38,25 +40,41 @@ class Trace:
     """By node: how it is known, and points (seconds, watts by part)."""
 
     def rank(self, pid: int) -> RankSpans:
-        return self.ranks.setdefault(pid, RankSpans())
+        found = self.ranks.get(pid)
+        if found is None:
+            found = self.ranks[pid] = RankSpans()
+        return found
 
 
-def read(path: Path) -> Trace:
-    trace = Trace()
-    for number, text in _lines(path):
+def read(path: Path) -> MergedTrace:
+    trace = MergedTrace()
+    for number, lines in _chunks(path):
         try:
-            _take(trace, json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise DataError(
-                f"timeline {path}, line {number}: {text[:60]!r} is no event of a merged timeline. Only a file that farandole has "
-                "merged is read: farandole timeline merge FILE"
-            ) from None
+            # All at once is three times as fast as one by one.
+            for event in json.loads(f"[{''.join(lines).rstrip().rstrip(',')}]"):
+                _take(trace, event)
+        except _NO_EVENT:
+            raise _wrong(path, number, lines) from None
     if not trace.opening:
         raise DataError(f"{path} is no timeline that farandole has merged. Record one with: farandole launch --timeline FILE")
     return trace
 
 
-def _take(trace: Trace, event: dict[str, Any]) -> None:
+def _wrong(path: Path, number: int, lines: Sequence[str]) -> DataError:
+    """Which line it is."""
+    for at, line in enumerate(lines):
+        try:
+            _take(MergedTrace(), json.loads(line.strip().rstrip(",")))
+        except _NO_EVENT:
+            number, lines = number + at, [line]
+            break
+    return DataError(
+        f"timeline {path}, line {number}: {lines[0].strip()[:60]!r} is no event of a merged timeline. Only a file that farandole has "
+        "merged is read: farandole timeline merge FILE"
+    )
+
+
+def _take(trace: MergedTrace, event: dict[str, Any]) -> None:
     phase = event.get("ph")
     if phase == "X":
         rank = trace.rank(event["pid"])
@@ -75,20 +93,23 @@ def _take(trace: Trace, event: dict[str, Any]) -> None:
         trace.power.setdefault(event["args"]["node"], {"points": []}).update(event["args"])
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """One event a line, as merging writes them."""
+def _chunks(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Lines with one event each, as merging writes them, a few thousand at a time, and the number of the first."""
     opened = gzip.open if path.suffix == ".gz" else open
+    number = 1
     try:
         with opened(path, "rt", encoding="ascii") as file:
-            for number, line in enumerate(file, 1):
-                text = line.strip().rstrip(",")
-                if text not in ("[", "]", ""):
-                    yield number, text
+            while lines := file.readlines(_CHUNK_BYTES):
+                first = 1 if number == 1 and lines[0] == "[\n" else 0
+                last = -1 if lines[-1].strip() == "]" else len(lines)
+                if lines[first:last]:
+                    yield number + first, lines[first:last]
+                number += len(lines)
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise DataError(f"timeline {path}: cannot be read ({error})") from error
 
 
-def _metadata(trace: Trace, event: dict[str, Any]) -> None:
+def _metadata(trace: MergedTrace, event: dict[str, Any]) -> None:
     name, args, pid = event["name"], event.get("args", {}), event.get("pid", 0)
     if name == MERGED:
         trace.opening = args
@@ -102,7 +123,7 @@ def _metadata(trace: Trace, event: dict[str, Any]) -> None:
         trace.rank(pid).name = args["name"]
 
 
-def _power_point(trace: Trace, event: dict[str, Any]) -> None:
+def _power_point(trace: MergedTrace, event: dict[str, Any]) -> None:
     words = event["name"].split(" ")
     if words[0] == "power":
         node = trace.power.setdefault(words[-1], {"points": []})

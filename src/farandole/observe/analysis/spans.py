@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["NOTHING", "Span", "Stretches", "length", "overlap", "union"]
+__all__ = ["NOTHING", "Span", "Stretches", "length", "overlap", "spread_out", "union"]
 
 Stretches = Sequence[tuple[float, float]]
 """In order, none touching another."""
 
+T = TypeVar("T")
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -52,3 +53,11 @@ def overlap(stretches: Stretches, start: float, end: float) -> float:
         found += max(min(stretches[at][1], end) - max(stretches[at][0], start), 0.0)
         at += 1
     return found
+
+
+def spread_out(items: Sequence[T], most: int) -> list[T]:
+    """All, or `most` of them at equal distances, the first and the last included."""
+    if len(items) <= most:
+        return list(items)
+    step = (len(items) - 1) / (most - 1)
+    return [items[round(at * step)] for at in range(most)]

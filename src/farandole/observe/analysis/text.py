@@ -70,8 +70,14 @@ def _steps(rank: Mapping[str, Any]) -> list[str]:
 
 def _components(components: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if components:
-        rows = [[row["name"], f"{row['calls']:g}", f"{row['seconds']:.3f}", _each(row)] for row in components]
-        yield from aligned([["component, mean of ranks", "calls", "seconds", "a call"], *rows], left=1)
+        rows = [[_named_component(row), f"{row['calls']:g}", *(_figure(row[name]) for name in ("seconds", "self_s")), _each(row)] for row in components]
+        yield from aligned([["component, mean of ranks", "calls", "seconds", "self s", "a call"], *rows], left=1)
+
+
+def _named_component(row: Mapping[str, Any]) -> str:
+    """Below the one it lies within, and further to the right."""
+    beside = " (beside training)" if row["beside_s"] > row["seconds"] / 2 else ""
+    return f"{'  ' * row['depth']}{row['name']}{beside}"
 
 
 def _each(row: Mapping[str, Any]) -> str:
@@ -82,7 +88,8 @@ def _power(found: Mapping[str, Any]) -> Iterator[str]:
     for node in found["power"]:
         mark = "~" if node["provenance"] == "modelled" else ""
         energy = f"unknown ({node['reason']})" if node["energy_j"] is None else f"{mark}{node['energy_j']:,.1f} J"
-        yield f"power of {node['node']}: {energy}, {node['provenance']}"
+        window = f", {node['window_reason']}" if node["window_reason"] else ""
+        yield f"power of {node['node']}: {energy}, {node['provenance']}{window}"
         yield from (f"note: {remark}" for remark in node["remarks"])
 
 

@@ -21,8 +21,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from farandole.observe.hooks.patches import Patches
-from farandole.observe.hooks.training import Sink, Training
+from farandole.observe.hooks.training import Patches, Sink, Training
 
 __all__ = ["Sink", "unwatch", "watch"]
 

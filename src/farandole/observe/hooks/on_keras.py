@@ -19,8 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from farandole.observe.hooks.patches import Patches
-from farandole.observe.hooks.training import STEPS, Training
+from farandole.observe.hooks.training import STEPS, Patches, Training
 
 __all__ = ["install"]
 

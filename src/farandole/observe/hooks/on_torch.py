@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from farandole.observe.hooks.ddp import Exchanges
-from farandole.observe.hooks.patches import Patches
-from farandole.observe.hooks.training import Training
+from farandole.observe.hooks.training import Patches, Training
 
 __all__ = ["install"]
 

@@ -2,7 +2,7 @@
 
     sensors    rapl, hwmon, cray, gpus, model    raw counts and when they were shown (meters, files, discover)
     sampler    one thread a node                 a Recording, which a trace file keeps (recording, trace)
-    figures    curve, mirrors, phases, nodes     joules of phases, nodes and jobs, with provenance
+    energy     curve, mirrors, phases, nodes     joules of phases, nodes and jobs, with provenance
     doors      session, running, command, text   `with energy("train"):` and `farandole power -- COMMAND`
 """
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from farandole.observe.power.discover import Found, find_sensors
-    from farandole.observe.power.figures import Figure
+    from farandole.observe.power.energy import Energy, Window
     from farandole.observe.power.meters import Meter, Provenance
-    from farandole.observe.power.nodes import JobEnergy, NodeEnergy, combine, node_energy
+    from farandole.observe.power.nodes import JobEnergy, NodeEnergy, combine, energy_of_ranks, node_energy
     from farandole.observe.power.phases import PhaseEnergy, measure, measure_phases, power_over_time
     from farandole.observe.power.recording import Phase, Recording
     from farandole.observe.power.running import Measured, PowerSettings, measure_command
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "discover": ("Found", "find_sensors"),
-    "figures": ("Figure",),
+    "energy": ("Energy", "Window"),
     "meters": ("Meter", "Provenance"),
-    "nodes": ("JobEnergy", "NodeEnergy", "combine", "node_energy"),
+    "nodes": ("JobEnergy", "NodeEnergy", "combine", "energy_of_ranks", "node_energy"),
     "phases": ("PhaseEnergy", "measure", "measure_phases", "power_over_time"),
     "recording": ("Phase", "Recording"),
     "running": ("Measured", "PowerSettings", "measure_command"),
@@ -38,7 +38,7 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "Figure",
+    "Energy",
     "Found",
     "JobEnergy",
     "Measured",
@@ -50,8 +50,10 @@ __all__ = [
     "Provenance",
     "Recording",
     "Sampler",
+    "Window",
     "as_text",
     "combine",
+    "energy_of_ranks",
     "find_sensors",
     "measure",
     "measure_command",

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from farandole.observe.chrome import EventText, arguments
+from farandole.observe.power.energy import Window
 from farandole.observe.power.meters import PARTS, Part, Provenance
+from farandole.observe.power.nodes import energy_of_ranks
 from farandole.observe.power.phases import PhaseEnergy, measure, power_over_time
-from farandole.observe.power.recording import Recording
+from farandole.observe.power.recording import COMMAND, Phase, Recording
 
 __all__ = ["POWER", "begin", "curves", "described", "draw", "end"]
 
@@ -42,13 +44,17 @@ def end(start_ns: int, end_ns: int, counter: Counter, instant: Instant) -> None:
     found = recording()
     if found is None:
         return
-    instant(POWER, "POWER", start_ns, described(found, start_ns, end_ns))
+    taken = measure(found, "timeline", [(start_ns, end_ns)])
+    instant(POWER, "POWER", start_ns, described(found, taken, Window.INIT_TO_END))
     for name, at_ns, watts in curves(found, start_ns, end_ns):
         counter(name, at_ns, watts)
 
 
 def draw(path: Path, recording: Recording, end_ns: int) -> bool:
-    """Add what was sampled on this machine to a merged timeline of its ranks, until `end_ns`; False where that is not whole."""
+    """Add what was sampled on this machine to a merged timeline of its ranks, until `end_ns`; False where that is not whole.
+
+    The joules are those of the ranks' time, where their launcher has told it.
+    """
     with path.open("rb+") as file:
         opening = _opening(file)
         if not opening.get("ranks"):
@@ -58,7 +64,9 @@ def draw(path: Path, recording: Recording, end_ns: int) -> bool:
             return False
         rank, start_ns = opening["ranks"][0], opening["start_monotonic_ns"]
         text = EventText(pid=rank, origin_ns=start_ns)
-        told = arguments(described(recording, start_ns, end_ns))
+        command = next((phase for phase in recording.phases if phase.name == COMMAND), Phase("timeline", start_ns, end_ns))
+        node = energy_of_ranks(recording, command)
+        told = arguments(described(recording, node.whole, node.window))
         events = [f',\n{{"ts":0.000,"ph":"i","s":"p","pid":{rank},"tid":0,"name":"POWER","args":{told}}}']
         events += [text.counter(name, at_ns, watts) for name, at_ns, watts in curves(recording, start_ns, end_ns)]
         file.seek(-len(_CLOSING), os.SEEK_END)
@@ -88,14 +96,15 @@ def curves(recording: Recording, start_ns: int, end_ns: int) -> Iterator[tuple[s
                 yield name, at_ns + step_ns // 2, known
 
 
-def described(recording: Recording, start_ns: int, end_ns: int) -> dict[str, object]:
-    """How the curves are known, and the joules of all their time: those of the counters, not of the curves."""
-    taken = measure(recording, "timeline", [(start_ns, end_ns)])
+def described(recording: Recording, taken: PhaseEnergy, window: Window) -> dict[str, object]:
+    """How the curves are known, and the joules of a time: those of the counters, not of the curves."""
     return {
         "node": recording.host,
         "provenance": str(taken.total.provenance),
         "source": taken.total.source,
         "energy_j": taken.total.energy_j,
+        "window": str(window),
+        "window_reason": window.reason,
         "reason": taken.total.reason,
         "remarks": list(taken.total.remarks),
         "parts": _known(taken),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from farandole.observe.power.meters import Meter
-from farandole.observe.power.recording import MISSING, Series
+from farandole.observe.power.recording import MISSING, MeterSeries
 
 __all__ = ["Curve", "Seen"]
 
@@ -71,7 +71,7 @@ class Seen:
 class Curve:
     """The energy that a meter has shown, as a function of time."""
 
-    def __init__(self, meter: Meter, series: Series, interval_s: float) -> None:
+    def __init__(self, meter: Meter, series: MeterSeries, interval_s: float) -> None:
         points = [(at, raw) for at, raw in zip(series.monotonic_ns, series.raw) if raw != MISSING]
         if meter.kind == "power":
             self._stretches = list(_gauge(meter, points, interval_s))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from farandole.observe.power.meters import Clock, Meter, Reading
+from farandole.observe.power.meters import Clocks, Meter, Reading
 
 __all__ = ["FileSensor", "ValueFile", "number", "read_number", "read_text"]
 
@@ -47,14 +47,14 @@ class FileSensor:
             self.close()
             raise
 
-    def read(self, clock: Clock) -> list[Reading]:
+    def read(self, clock: Clocks) -> list[Reading]:
         return [self._read(file, clock) for file in self._files]
 
     def close(self) -> None:
         while self._files:
             self._files.pop().close()
 
-    def _read(self, file: ValueFile, clock: Clock) -> Reading:
+    def _read(self, file: ValueFile, clock: Clocks) -> Reading:
         monotonic_ns, realtime_ns = clock.monotonic_ns(), clock.realtime_ns()
         try:
             raw, shown_ns = self._parse(file.read())

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farandole.observe.power.meters import Clock, Meter, Provenance, Reading, Refusal
+from farandole.observe.power.meters import Clocks, Meter, Provenance, Reading, Refusal
 
 __all__ = ["AMD_SMI", "NVML", "find_amdsmi", "find_nvml"]
 
@@ -38,14 +38,14 @@ class GpuSensor:
         self._errors = (errors, KeyError, TypeError, ValueError)
         self._shut = shut
 
-    def read(self, clock: Clock) -> list[Reading]:
+    def read(self, clock: Clocks) -> list[Reading]:
         return [self._read(ask, clock) for ask in self._ask]
 
     def close(self) -> None:
         with contextlib.suppress(*self._errors):
             self._shut()
 
-    def _read(self, ask: Callable[[], int], clock: Clock) -> Reading:
+    def _read(self, ask: Callable[[], int], clock: Clocks) -> Reading:
         monotonic_ns, realtime_ns = clock.monotonic_ns(), clock.realtime_ns()
         try:
             return Reading(monotonic_ns, realtime_ns, ask())

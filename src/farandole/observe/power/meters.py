@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple, Protocol
 
-__all__ = ["PARTS", "Clock", "Meter", "Part", "Provenance", "Reading", "Refusal", "Sensor"]
+__all__ = ["PARTS", "Clocks", "Meter", "Part", "Provenance", "Reading", "Refusal", "Sensor"]
 
 Part = Literal["node", "cpu", "memory", "gpu"]
 PARTS: tuple[Part, ...] = ("node", "cpu", "memory", "gpu")
@@ -70,7 +70,7 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class Clocks:
     """The timeline's clock, and the one of the calendar."""
 
     monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -86,7 +86,7 @@ class Sensor(Protocol):
     @property
     def meters(self) -> Sequence[Meter]: ...
 
-    def read(self, clock: Clock) -> Sequence[Reading]:
+    def read(self, clock: Clocks) -> Sequence[Reading]:
         """One reading of each meter, in their order."""
 
     def close(self) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from farandole.observe.power.meters import Meter
-from farandole.observe.power.recording import MISSING, Series
+from farandole.observe.power.recording import MISSING, MeterSeries
 
 __all__ = ["mirrors"]
 
@@ -13,7 +13,7 @@ _AT_ONCE_NS = 5_000_000
 _SAME_J = 1.0  # counters are renewed once a millisecond: what a package takes in a few of them
 
 
-def mirrors(meters: Sequence[Meter], series: Sequence[Series]) -> dict[int, str]:
+def mirrors(meters: Sequence[Meter], series: Sequence[MeterSeries]) -> dict[int, str]:
     """The meters that only repeat an earlier one of their package, and what to say of each."""
     found: dict[int, str] = {}
     for at, meter in enumerate(meters):
@@ -29,7 +29,7 @@ def _may_mirror(one: Meter, other: Meter) -> bool:
     return bool(one.package) and (one.sensor, one.package) == (other.sensor, other.package)
 
 
-def _alike(meter: Meter, one: Series, other: Series) -> bool:
+def _alike(meter: Meter, one: MeterSeries, other: MeterSeries) -> bool:
     """Two counters that were never reset together are joules apart: that all readings agree is no chance."""
     pairs = list(_at_once(one, other))
     return bool(pairs) and all(
@@ -38,7 +38,7 @@ def _alike(meter: Meter, one: Series, other: Series) -> bool:
     )
 
 
-def _at_once(one: Series, other: Series) -> Iterator[tuple[int, int, int]]:
+def _at_once(one: MeterSeries, other: MeterSeries) -> Iterator[tuple[int, int, int]]:
     """What both showed within a few milliseconds, and how far apart."""
     at = 0
     for second_ns, second in zip(other.monotonic_ns, other.raw):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from farandole.errors import SettingsError
 from farandole.observe.power.files import ValueFile
-from farandole.observe.power.meters import Clock, Meter, Provenance, Reading
+from farandole.observe.power.meters import Clocks, Meter, Provenance, Reading
 from farandole.observe.power.rapl import rapl_tdp_w
 
 __all__ = ["MODEL", "Assumptions", "ModelSensor", "assumptions", "busy_ticks"]
@@ -63,7 +63,7 @@ class ModelSensor:
             ),
         ]  # fmt: skip
 
-    def read(self, clock: Clock) -> list[Reading]:
+    def read(self, clock: Clocks) -> list[Reading]:
         monotonic_ns, realtime_ns = clock.monotonic_ns(), clock.realtime_ns()
         try:
             busy, used_mw = busy_ticks(self._stat.read()), round(self._memory_mw * _used_share(self._memory.read()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from farandole.observe.power.curve import Curve, Seen
-from farandole.observe.power.figures import Figure, add, unknown
+from farandole.observe.power.energy import Energy, add, unknown
 from farandole.observe.power.gpus import AMD_SMI, NVML
 from farandole.observe.power.meters import PARTS, Part, Provenance
 from farandole.observe.power.mirrors import mirrors
@@ -33,8 +33,8 @@ class PhaseEnergy:
     name: str
     times: int
     duration_s: float
-    parts: Mapping[Part, Figure]
-    total: Figure
+    parts: Mapping[Part, Energy]
+    total: Energy
     """The node where it is measured as a whole, otherwise the sum of its parts that are known."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def power_over_time(
         yield at_ns, sum(one.joules for one in seen) / step_ns * 1e9 if whole else None
 
 
-def _of_part(view: _View, part: Part, windows: Sequence[Window], duration_s: float) -> Figure:
+def _of_part(view: _View, part: Part, windows: Sequence[Window], duration_s: float) -> Energy:
     used = view.meters_of(part)
     aside = tuple(dict.fromkeys(remark for at, remark in view.aside.items() if view.recording.meters[at].part == part))
     if not used:
@@ -153,7 +153,7 @@ def _source(recording: Recording, used: Sequence[int]) -> str:
     return "; ".join(f"{sensor} {', '.join(shown)}" for sensor, shown in names.items())
 
 
-def _of_meter(view: _View, at: int, windows: Sequence[Window], duration_s: float) -> Figure:
+def _of_meter(view: _View, at: int, windows: Sequence[Window], duration_s: float) -> Energy:
     recording, meter, seen = view.recording, view.recording.meters[at], Seen()
     for start_ns, end_ns in windows:
         seen += view.curves[at].over(start_ns, end_ns)
@@ -164,7 +164,7 @@ def _of_meter(view: _View, at: int, windows: Sequence[Window], duration_s: float
         reason = f"{meter.name}: {seen.ns / 1e9:.3g} of {duration_s:.3g} s were seen ({'; '.join(seen.reasons)})"
     elif seen.bridged_ns:
         remarks.append(f"{meter.name}: {seen.bridged_ns / 1e9:.2g} s estimated ({'; '.join(seen.reasons)})")
-    return Figure(
+    return Energy(
         provenance=meter.provenance,
         source=meter.name,
         duration_s=duration_s,
@@ -193,7 +193,7 @@ def _why_unmeasured(recording: Recording) -> str:
     return f"no meter of it ({'; '.join(refused)})" if refused else "no meter of it"
 
 
-def _total(parts: Mapping[Part, Figure], duration_s: float) -> Figure:
+def _total(parts: Mapping[Part, Energy], duration_s: float) -> Energy:
     if parts["node"].provenance is Provenance.NODE:
         return _checked(parts["node"], parts)
     known = {part: figure for part, figure in parts.items() if figure.provenance is not Provenance.NONE}
@@ -202,7 +202,7 @@ def _total(parts: Mapping[Part, Figure], duration_s: float) -> Figure:
     return replace(total, remarks=remarks, source=" + ".join(f"{part} ({figure.source})" for part, figure in known.items()))
 
 
-def _checked(node: Figure, parts: Mapping[Part, Figure]) -> Figure:
+def _checked(node: Energy, parts: Mapping[Part, Energy]) -> Energy:
     """With a remark where the parts have taken more than the whole: a board's meter may leave out GPUs."""
     parts_j = sum(figure.energy_j or 0.0 for part, figure in parts.items() if part != "node")
     if node.energy_j is None or parts_j <= _MORE_THAN_ALL * node.energy_j:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import socket
 from array import array
@@ -13,9 +15,16 @@ from pathlib import Path
 
 from farandole.observe.power.meters import Meter, Reading, Refusal
 
-__all__ = ["MISSING", "Phase", "Recording", "SamplerCost", "Series", "this_machine"]
+__all__ = ["COMMAND", "MISSING", "PHASES_FILE", "RANKS", "Phase", "Recording", "SamplerCost", "MeterSeries", "read_phases", "tell_phase", "this_machine"]
 
+PHASES_FILE = "FARANDOLE_POWER_PHASES"
+"""The variable that names a file for every phase's begin and end: whoever samples around a command sets it."""
+COMMAND = "command"
+"""The phase of a whole command, as whoever samples around it names it."""
+RANKS = "ranks"
+"""The phase that a launcher tells: from the start of its ranks to the end of the last."""
 _TELLING_S = 1.0
+_log = logging.getLogger(__name__)
 MISSING = -1
 """The raw count of a reading that failed."""
 
@@ -45,7 +54,7 @@ class SamplerCost:
         return self.cpu_s / self.running_s if self.running_s >= _TELLING_S else None
 
 
-class Series:
+class MeterSeries:
     """The readings of one meter in order of time; 24 bytes each."""
 
     def __init__(self) -> None:
@@ -73,11 +82,11 @@ class Series:
         if reading.raw is None:
             self.failures[reading.why] += 1
 
-    def between(self, start_ns: int, end_ns: int, margin_ns: int) -> Series:
+    def between(self, start_ns: int, end_ns: int, margin_ns: int) -> MeterSeries:
         """A copy of the readings from `margin_ns` before to `margin_ns` after, and the next one on either side."""
         first = max(bisect_left(self.monotonic_ns, start_ns - margin_ns) - 1, 0)
         last = bisect_right(self.monotonic_ns, end_ns + margin_ns) + 1
-        part = Series()
+        part = MeterSeries()
         part.monotonic_ns, part.realtime_ns = self.monotonic_ns[first:last], self.realtime_ns[first:last]
         part.raw, part.failures = self.raw[first:last], self.failures
         return part
@@ -88,7 +97,7 @@ class Recording:
     """One node's meters and their series."""
 
     meters: Sequence[Meter]
-    series: Sequence[Series]
+    series: Sequence[MeterSeries]
     interval_s: float
     host: str
     machine: str
@@ -101,7 +110,7 @@ class Recording:
     replayed_from: str = ""
     """The file it was loaded from."""
 
-    def between(self, start_ns: int, end_ns: int, margin_ns: int) -> Sequence[Series]:
+    def between(self, start_ns: int, end_ns: int, margin_ns: int) -> Sequence[MeterSeries]:
         return [series.between(start_ns, end_ns, margin_ns) for series in self.series]
 
 
@@ -112,3 +121,29 @@ def this_machine(environment: Mapping[str, str] = os.environ) -> tuple[str, str]
         return host, Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return host, host
+
+
+def tell_phase(name: str, start_ns: int, end_ns: int) -> None:
+    """To whoever samples around this process. One line, in one write: several may append. Other machines have other clocks."""
+    path = os.environ.get(PHASES_FILE)
+    if not path or not Path(path).parent.is_dir():  # ranks of other hosts may have inherited the variable
+        return
+    told = {"phase": name, "start_ns": start_ns, "end_ns": end_ns, "machine": this_machine()[1]}
+    try:
+        with Path(path).open("ab", buffering=0) as file:
+            file.write((json.dumps(told) + "\n").encode())
+    except OSError as error:
+        _log.warning("phases are not told to %s: %s", path, error.strerror)
+
+
+def read_phases(path: Path, machine: str) -> list[Phase]:
+    """What other processes have told of their phases; lines of other machines or cut off are left out."""
+    phases = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            told = json.loads(line)
+            if told["machine"] == machine:
+                phases.append(Phase(str(told["phase"]), int(told["start_ns"]), int(told["end_ns"])))
+        except (ValueError, TypeError, KeyError):
+            continue
+    return phases

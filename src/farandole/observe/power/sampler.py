@@ -11,8 +11,8 @@ from typing import Self
 
 from farandole.errors import SettingsError
 from farandole.observe.power.discover import Found
-from farandole.observe.power.meters import Clock, Meter
-from farandole.observe.power.recording import Recording, SamplerCost, Series, this_machine
+from farandole.observe.power.meters import Clocks, Meter
+from farandole.observe.power.recording import MeterSeries, Recording, SamplerCost, this_machine
 
 __all__ = ["DEFAULT_INTERVAL_S", "Sampler"]
 
@@ -26,13 +26,13 @@ _FRESH_S = 0.005
 class Sampler:
     """Samples while entered; `sample` takes one more at once. May be entered again: the series go on."""
 
-    def __init__(self, found: Found, *, interval_s: float = DEFAULT_INTERVAL_S, clock: Clock | None = None) -> None:
+    def __init__(self, found: Found, *, interval_s: float = DEFAULT_INTERVAL_S, clock: Clocks | None = None) -> None:
         _check_interval(interval_s, found.meters)
         self.interval_s = interval_s
         self._found = found
         self._meters = list(found.meters)
-        self._clock = clock or Clock()
-        self._series = [Series() for _ in self._meters]
+        self._clock = clock or Clocks()
+        self._series = [MeterSeries() for _ in self._meters]
         self._cost = SamplerCost()
         self._machine = this_machine()
         self._lock = threading.Lock()

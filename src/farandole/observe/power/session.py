@@ -7,33 +7,29 @@ who measures it. Regions also become spans of the timeline.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import math
 import os
 import threading
 import time
-from pathlib import Path
 from typing import Self
 
 from farandole.errors import SettingsError
 from farandole.observe import timeline
-from farandole.observe.place import speaks_for_node
 from farandole.observe.power.discover import find_sensors, root_from_environment
-from farandole.observe.power.figures import Figure, unknown
+from farandole.observe.power.energy import Energy, Window, unknown
 from farandole.observe.power.meters import PARTS, Part
 from farandole.observe.power.nodes import NodeEnergy, node_energy
 from farandole.observe.power.phases import MARGIN_NS, PhaseEnergy, measure
-from farandole.observe.power.recording import Phase, Recording, this_machine
+from farandole.observe.power.recording import PHASES_FILE, Phase, Recording, tell_phase
 from farandole.observe.power.sampler import Sampler
+from farandole.observe.process import speaks_for_node
 
 __all__ = [
     "PHASES_FILE", "Region", "energy", "energy_between", "energy_of_node", "forget_energy", "keep_sampling", "measure_idle", "note_phase",
     "recording", "stop_sampling",
 ]  # fmt: skip
 
-PHASES_FILE = "FARANDOLE_POWER_PHASES"
-"""The variable that names a file for every region's begin and end; `farandole power` sets it."""
 _ELSEWHERE = "measured by the first rank of this node"
 
 _log = logging.getLogger(__name__)
@@ -50,6 +46,8 @@ class _Session:
         self.sampler = Sampler(found)
         self.phases: list[Phase] = []
         self.idle: tuple[int, int] | None = None
+        self.kept: tuple[int, int | None] | None = None
+        """From `keep_sampling` to `stop_sampling`, or None where it still goes on."""
         self._open = 0
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -118,7 +116,7 @@ class Region:
         if self._session is not None and self._session.is_ours:
             self._session.leave()
             self._session.phases.append(Phase(self.name, self.start_ns, self.end_ns))
-            _tell_outside(self.name, self.start_ns, self.end_ns)
+            tell_phase(self.name, self.start_ns, self.end_ns)
 
     @property
     def duration_s(self) -> float:
@@ -130,7 +128,7 @@ class Region:
         if not self.end_ns:
             raise SettingsError(f"energy({self.name!r}): ask for figures when the region has ended")
         if self._session is None:
-            nothing: dict[Part, Figure] = {part: unknown(_ELSEWHERE, duration_s=self.duration_s) for part in PARTS}
+            nothing: dict[Part, Energy] = {part: unknown(_ELSEWHERE, duration_s=self.duration_s) for part in PARTS}
             return PhaseEnergy(
                 name=self.name, times=1, duration_s=self.duration_s, parts=nothing, total=nothing["node"]
             )
@@ -174,12 +172,16 @@ def measure_idle(seconds: float) -> PhaseEnergy | None:
 
 def keep_sampling() -> None:
     """Sample until `stop_sampling`, whether a region is open or not."""
-    _session().enter()
+    session = _session()
+    session.enter()
+    session.kept = time.monotonic_ns(), None
 
 
 def stop_sampling() -> None:
-    if _started is not None and _started.is_ours:
-        _started.leave()
+    session = _started
+    if session is not None and session.is_ours and session.kept is not None:
+        session.leave()
+        session.kept = session.kept[0], time.monotonic_ns()
 
 
 def note_phase(name: str, start_ns: int, end_ns: int) -> None:
@@ -188,13 +190,24 @@ def note_phase(name: str, start_ns: int, end_ns: int) -> None:
         return
     if _started is not None and _started.is_ours:
         _started.phases.append(Phase(name, start_ns, end_ns))
-    _tell_outside(name, start_ns, end_ns)
+    tell_phase(name, start_ns, end_ns)
 
 
 def energy_of_node() -> NodeEnergy | None:
-    """Every region that has ended, by name, and all of them together; None on ranks that do not measure."""
+    """Every region that has ended, by name, and all of them together; None on ranks that do not measure.
+
+    Where this rank samples from init() on (`--power`), the whole is the time from then until now.
+    """
     session = _started
-    return None if session is None else node_energy(session.recording())
+    if session is None:
+        return None
+    if session.kept is None:
+        return node_energy(session.recording())
+    since_ns, until_ns = session.kept
+    if until_ns is None:
+        session.sampler.sample_unless_fresh()
+    whole = Phase(Window.INIT_TO_END, since_ns, until_ns or time.monotonic_ns())
+    return node_energy(session.recording(), whole=whole, window=Window.INIT_TO_END)
 
 
 def energy_between(start_ns: int, end_ns: int) -> NodeEnergy | None:
@@ -245,16 +258,3 @@ def _leave_children_out() -> None:
 def _forget() -> None:
     global _started, _starting
     _started, _starting = None, threading.Lock()
-
-
-def _tell_outside(name: str, start_ns: int, end_ns: int) -> None:
-    """One line, in one write: several processes may append to the same file. Other machines have other clocks."""
-    path = os.environ.get(PHASES_FILE)
-    if not path or not Path(path).parent.is_dir():  # ranks of other hosts may have inherited the variable
-        return
-    told = {"phase": name, "start_ns": start_ns, "end_ns": end_ns, "machine": this_machine()[1]}
-    try:
-        with Path(path).open("ab", buffering=0) as file:
-            file.write((json.dumps(told) + "\n").encode())
-    except OSError as error:
-        _log.warning("phases are not told to %s: %s", path, error.strerror)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from farandole.observe.power.figures import Figure
+from farandole.observe.power.energy import Energy
 from farandole.observe.power.meters import Provenance, Refusal
 from farandole.observe.power.nodes import NodeEnergy
 from farandole.observe.power.phases import PhaseEnergy
@@ -37,7 +37,7 @@ def _headline(node: NodeEnergy) -> str:
 def _rows(phase: PhaseEnergy, *, sources: bool) -> Iterator[list[str]]:
     name = phase.name if phase.times == 1 else f"{phase.name} ({phase.times}x)"
     known = {part: figure for part, figure in phase.parts.items() if figure.provenance is not Provenance.NONE}
-    shown: dict[str, Figure] = {str(part): figure for part, figure in known.items()}
+    shown: dict[str, Energy] = {str(part): figure for part, figure in known.items()}
     if len(known) != 1 and "node" not in known:
         shown["total"] = phase.total
     for part, figure in shown.items():
@@ -45,13 +45,13 @@ def _rows(phase: PhaseEnergy, *, sources: bool) -> Iterator[list[str]]:
         name = ""
 
 
-def _cells(figure: Figure) -> list[str]:
+def _cells(figure: Energy) -> list[str]:
     mark = "~" if figure.provenance is Provenance.MODELLED else ""
     values = (figure.energy_j, figure.mean_w, figure.above_idle_j)
     return ["-" if value is None else f"{mark}{round(value, 1) + 0.0:,.1f}" for value in values]
 
 
-def _known(figure: Figure, *, source: bool) -> str:
+def _known(figure: Energy, *, source: bool) -> str:
     if figure.energy_j is None:
         return f"unknown: {figure.reason}"
     return f"{figure.provenance} ({figure.source})" if source else str(figure.provenance)

@@ -26,7 +26,7 @@ from farandole.observe.power.fields import (
     number_of,
 )
 from farandole.observe.power.meters import Meter, Provenance, Reading, Refusal
-from farandole.observe.power.recording import MISSING, Phase, Recording, SamplerCost, Series
+from farandole.observe.power.recording import MISSING, MeterSeries, Phase, Recording, SamplerCost, read_phases
 
 __all__ = ["read_phases", "read_trace", "write_trace"]
 
@@ -67,19 +67,6 @@ def read_trace(path: Path) -> Recording:
     return recording
 
 
-def read_phases(path: Path, machine: str) -> list[Phase]:
-    """What regions of other processes have told of themselves; lines of other machines or cut off are left out."""
-    phases = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            told = json.loads(line)
-            if told["machine"] == machine:
-                phases.append(Phase(str(told["phase"]), int(told["start_ns"]), int(told["end_ns"])))
-        except (ValueError, TypeError, KeyError):
-            continue
-    return phases
-
-
 def _lines(recording: Recording) -> Iterator[str]:
     meters = [asdict(meter) for meter in recording.meters]
     yield json.dumps(
@@ -116,7 +103,7 @@ def _opened(path: Path, line: str) -> Recording:
         refusals = [Refusal(**checked(refusal, REFUSAL)) for refusal in told.get("refusals", [])]
         checked(told, HEADER)
         return Recording(
-            meters=meters, series=[Series() for _ in meters], interval_s=float(told["interval_s"]),
+            meters=meters, series=[MeterSeries() for _ in meters], interval_s=float(told["interval_s"]),
             host=told["host"], machine=told["machine"], replayed_from=str(path), refusals=refusals,
         )  # fmt: skip
     except WrongValue as error:

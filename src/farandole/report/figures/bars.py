@@ -10,28 +10,17 @@ from farandole.report.chart import (
     Scale,
     inside,
     label_width,
-    legend,
     linear_ticks,
     svg,
     text_width,
     x_axis,
 )
-from farandole.report.markup import Markup, join, tag
-from farandole.report.numbers import number, percent, plain, seconds
+from farandole.report.markup import Markup, tag
+from farandole.results.numbers import number, percent, plain, seconds
+from farandole.results.schema import PHASES
 
-__all__ = ["PHASES", "Bar", "Level", "level_bars", "phases_of", "stacked_bars"]
+__all__ = ["Bar", "Level", "level_bars", "phases_of", "stacked_bars"]
 
-PHASES = {
-    "start": "start",
-    "load": "loading",
-    "preprocess": "preprocessing",
-    "build": "building",
-    "broadcast": "broadcast",
-    "train": "training",
-    "evaluate": "evaluation",
-    "save": "saving",
-    "other": "other",
-}
 _THICK, _GAP, _HEAD = 20.0, 6.0, 24.0
 
 
@@ -67,16 +56,16 @@ def stacked_bars(bars: Sequence[Bar], width: float, words: str) -> Markup:
     longest = max(bar.total_s for bar in bars)
     x = Scale(low=0.0, high=longest, start=frame.left, end=frame.x1)
     ticks = [tick for tick in linear_ticks(0.0, longest, 5 if width > 500 else 3) if tick <= longest]
-    drawing = svg(
+    shown = [name for name in PHASES if any(bar.parts.get(name, 0.0) > 0.002 * longest for bar in bars)]
+    return svg(
         frame,
         *(tag("line", x1=x(tick), x2=x(tick), y1=tops[0], y2=frame.y1, class_="grid") for tick in ticks),
         *_heads(groups, tops),
         *(_bar(bar, top, x, end) for bar, top, end in zip(bars, tops, ends)),
         x_axis(frame, x, ticks, plain, "seconds"),
         words=words,
+        legend=[(f"p-{name}", PHASES[name]) for name in shown],
     )
-    shown = [name for name in PHASES if any(bar.parts.get(name, 0.0) > 0.002 * longest for bar in bars)]
-    return join([legend([(f"p-{name}", PHASES[name]) for name in shown]), drawing])
 
 
 def _tops(groups: Sequence[str]) -> list[float]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from farandole.observe.analysis import spread_out
-from farandole.report.comparing import Comparison, Pair
 from farandole.report.figures import Figure, missing
-from farandole.report.figures.bars import PHASES, Bar, phases_of, stacked_bars
+from farandole.report.figures.bars import Bar, phases_of, stacked_bars
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart
-from farandole.report.figures.scaling import HOLLOW, unknown_caption
-from farandole.report.groups import Point
-from farandole.report.numbers import number, percent, plain, prefix_for
+from farandole.report.figures.scaling import HOLLOW, joined, unknown_caption
+from farandole.results.cases import Axis, Case, Series
+from farandole.results.comparing import Comparison, Pair
+from farandole.results.numbers import number, percent, plain, prefix_for
+from farandole.results.schema import PHASES
 
 __all__ = ["compare_energy_figure", "compare_figure", "compare_times_figure"]
 
@@ -26,7 +27,7 @@ def compare_figure(comparison: Comparison) -> Figure:
         )  # fmt: skip
     shown = spread_out(pairs, _MOST_PAIRS)
     more = f" {len(shown)} of {len(pairs)} configurations are drawn." if len(shown) < len(pairs) else ""
-    unknown = unknown_caption([point for pair in shown for point in (pair.before, pair.after)], "total_s")
+    unknown = unknown_caption([case for pair in shown for case in (pair.before, pair.after)], "total_s")
     caption = f"Medians; percentages are the change of the total.{unknown}{more}"
     bars = [bar for pair in shown for bar in _bars(pair, comparison)]
     return Figure(
@@ -40,7 +41,7 @@ def compare_times_figure(comparison: Comparison) -> Figure:
     title = f"Time against {comparison.axis.label}, before and after"
     measures = (("total_s", "total", "solid"), ("load_s", "loading", "dotted"))
     lines = [line for figure, words, style in measures for line in _lines(comparison, figure, words, style)]
-    if not lines or not comparison.axis.numeric:
+    if not lines:
         return missing("compare-time", title, f"A line needs two values of {comparison.axis.label} that both have.")
     return _lines_figure("compare-time", title, "Totals and loading; medians.", lines, comparison, "seconds")
 
@@ -60,7 +61,7 @@ def compare_energy_figure(comparison: Comparison) -> Figure:
         return missing("compare-energy", title, "Whole nodes were measured in some runs, parts of nodes in others: they do not compare.")
     factor, prefix = prefix_for(max(pair.before.median("energy_j") or 0.0 for pair in known))
     lines = _lines(comparison, "energy_j", "", "solid", factor)
-    if not lines or not comparison.axis.numeric:
+    if not lines:
         return missing("compare-energy", title, f"A line needs two values of {comparison.axis.label} that both have.")
     best = max(known, key=lambda pair: pair.saved("energy_j") or 0.0)
     saved = best.saved("energy_j") or 0.0
@@ -69,21 +70,28 @@ def compare_energy_figure(comparison: Comparison) -> Figure:
 
 
 def _lines(comparison: Comparison, figure: str, words: str, style: str, factor: float = 1.0) -> list[Line]:
-    """One for each side; none where fewer than two values are known."""
-    found = []
-    sides = ((comparison.before, "s2", "before"), (comparison.after, "s1", "after"))
-    for label, kind, side in sides:
-        named = ", ".join(filter(None, [label, words]))
-        marks = [
-            Mark(
-                x=float(pair.value), y=value / factor, hollow=pair.oversubscribed,
-                words=f"{comparison.axis.label} {pair.value}\n{named}: {number(value)} {figure[-1].replace('j', 'J')}",
-            )
-            for pair in comparison.first_series
-            if (value := (pair.before if side == "before" else pair.after).median(figure)) and comparison.axis.numeric
-        ]  # fmt: skip
-        found.append(Line(label=named, kind=kind, marks=marks, style=style))
-    return found if all(len(line.marks) > 1 for line in found) else []
+    """Of each side; none where fewer than two values are known."""
+    pairs = comparison.first_series if comparison.axis.numeric else []
+    sides = (
+        (comparison.before, "s2", [pair.before for pair in pairs if pair.before.median(figure)]),
+        (comparison.after, "s1", [pair.after for pair in pairs if pair.after.median(figure)]),
+    )
+    if any(len(cases) < 2 for _, _, cases in sides):
+        return []
+    shared = {pair.value for pair in pairs if pair.oversubscribed}
+    named = [(Series(label=", ".join(filter(None, [label, words])), settings={}, cases=cases), kind) for label, kind, cases in sides]
+    return [
+        Line(label=part.label, kind=kind, marks=[_mark(case, comparison.axis, figure, series.label, factor, shared) for case in part.cases], style=style)
+        for series, kind in named
+        for part in joined(series, comparison.axis)
+    ]
+
+
+def _mark(case: Case, axis: Axis, figure: str, label: str, factor: float, shared: set[float]) -> Mark:
+    """Hollow where one side is oversubscribed."""
+    value, x = case.median(figure) or 0.0, case.settings[axis.name]
+    words = f"{axis.label} {x}\n{label}: {number(value)} {figure[-1].replace('j', 'J')}"
+    return Mark(x=float(x), y=value / factor, hollow=x in shared, words=words)
 
 
 def _lines_figure(
@@ -112,5 +120,5 @@ def _bars(pair: Pair, comparison: Comparison) -> list[Bar]:
     ]
 
 
-def _phases(point: Point) -> dict[str, float]:
-    return phases_of({f"{name}_s": point.median(f"{name}_s") for name in (*PHASES, "total")})
+def _phases(case: Case) -> dict[str, float]:
+    return phases_of({f"{name}_s": case.median(f"{name}_s") for name in (*PHASES, "total")})

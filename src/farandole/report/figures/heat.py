@@ -1,7 +1,8 @@
 """Every step of every rank: who is late, and when.
 
 Ranks that exchange gradients end their steps together, so that the wait for stragglers is taken off: what is left is a
-rank's own. Colours are its ratio to the median of the run, on a scale that a few slow cells do not stretch.
+rank's own. Colours begin at the median of the run, on a scale that a few slow cells do not stretch. Two runs that are
+compared share one scale.
 """
 
 from __future__ import annotations
@@ -9,28 +10,43 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from farandole.report.chart import Frame, Scale, svg, text_width, thinned
 from farandole.report.figures import Figure, missing
 from farandole.report.markup import Markup, tag
-from farandole.report.numbers import count, plain, quantity
 from farandole.report.raster import cells, levels_of
 from farandole.report.traces import Trace
+from farandole.results.numbers import count, plain, quantity
 
 __all__ = ["heat_figure"]
 
 LEVELS = 9
 _MOST_ROWS = 64
 _LEAST_SHOWN, _DEVIATIONS = 0.25, 6.0
+_MOST_APART = 2.0
+"""Compared runs of which one has steps more than so many times as long are drawn each against its own median."""
 _TITLE = "Steps of every rank"
 
 Entries = Sequence[tuple[float | None, int]]
 """Seconds of a step, or the mean of several, and of how many."""
+Steps = Sequence[tuple[int, Entries]]
+"""By rank."""
 
 
-def heat_figure(trace: Trace) -> Figure:
-    steps = [(int(rank["rank"]), _own(rank)) for rank in trace.ranks if rank.get("steps")]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shades:
+    """The seconds of a step from which on cells are darker, and from which on they are darkest."""
+
+    low_s: float
+    high_s: float
+    words: tuple[str, str]
+
+
+def heat_figure(trace: Trace, beside: Trace | None = None) -> Figure:
+    """`beside` is of the run that this one is compared with."""
+    steps, other = _steps(trace), _steps(beside or Trace())
     if not steps:
         reason = trace.reason or f"The trace of the run on {trace.of} has no steps."
         return missing("heat", _TITLE, reason, full=True)
@@ -43,9 +59,29 @@ def heat_figure(trace: Trace) -> Figure:
         + ". A row is a rank"
         + (f" (the slowest of {together} neighbours)" if together > 1 else "")
         + f"; its colour is {what} against the median of all, {quantity(_middle(steps), 's')}."
+        + _scale_caption(steps, other)
         + " A row that stands out is a rank that is late throughout; such a column is a step that is slow on all ranks."
     )
-    return Figure(name="heat", title=_TITLE, caption=caption, draw=lambda width: _heat(steps, width), full=True)
+    return Figure(name="heat", title=_TITLE, caption=caption, draw=lambda width: _heat(steps, other, width), full=True)
+
+
+def _steps(trace: Trace) -> Steps:
+    """Of every rank that has any."""
+    return [(int(rank["rank"]), _own(rank)) for rank in trace.ranks if rank.get("steps")]
+
+
+def _alike(steps: Steps, other: Steps) -> bool:
+    """Whether one scale of seconds can show both."""
+    low, high = sorted([_middle(steps), _middle(other)])
+    return 0 < high <= _MOST_APART * low
+
+
+def _scale_caption(steps: Steps, other: Steps) -> str:
+    if not other:
+        return ""
+    if _alike(steps, other):
+        return " On one scale of seconds with the other run: colours compare."
+    return f" On one scale of ratios with the other run, whose median is {quantity(_middle(other), 's')}."
 
 
 def _own(rank: Mapping[str, Any]) -> Entries:
@@ -57,11 +93,11 @@ def _own(rank: Mapping[str, Any]) -> Entries:
     return list(zip(own, rank.get("step_counts") or [1] * len(own)))
 
 
-def _longest(steps: Sequence[tuple[int, Entries]]) -> int:
+def _longest(steps: Steps) -> int:
     return max(sum(each for _, each in found) for _, found in steps)
 
 
-def _middle(steps: Sequence[tuple[int, Entries]]) -> float:
+def _middle(steps: Steps) -> float:
     return statistics.median([value for _, found in steps for value, _ in found if value is not None] or [0.0])
 
 
@@ -69,7 +105,7 @@ def _known(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value
 
 
-def _rows(steps: Sequence[tuple[int, Entries]], columns: int) -> tuple[list[int], list[list[float | None]], int]:
+def _rows(steps: Steps, columns: int) -> tuple[list[int], list[list[float | None]], int]:
     """Ranks and steps put together so that they fit; the first rank of each row, and the steps of a column."""
     together = math.ceil(len(steps) / _MOST_ROWS)
     each = math.ceil(_longest(steps) / columns)
@@ -104,30 +140,39 @@ def _most(values: Sequence[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _heat(steps: Sequence[tuple[int, Entries]], width: float) -> Markup:
-    left = 16 + text_width("rank " + str(steps[-1][0]))
+def _heat(steps: Steps, other: Steps, width: float) -> Markup:
+    left = 16 + max(text_width(f"rank {found[-1][0]}") for found in (steps, other) if found)
     columns = int((width - left - 14) // 4)
     ranks, rows, each = _rows(steps, columns)
-    middle = _middle(steps)
-    high = _most_shown(rows, middle)
+    shades = _shades(steps, other, columns)
     tall = max(4.0, min(18.0, 260.0 / len(rows)))
     frame = Frame(width=width, height=tall * len(rows) + 28 + 44, left=left, right=14.0, top=28.0)
     across = frame.x1 - frame.left
     used = max(map(len, rows))
     drawn = cells(
-        levels_of(rows, low=middle, high=middle * high, count=LEVELS), x=frame.left, y=frame.top, width=across, height=tall
+        levels_of(rows, low=shades.low_s, high=shades.high_s, count=LEVELS), x=frame.left, y=frame.top, width=across, height=tall
     )
     return svg(
         frame,
-        _scale(frame, high),
+        _scale(frame, shades),
         drawn,
         _rank_labels(ranks, frame, tall),
         _step_labels(frame, used * each),
         words="Each step of each rank against the median of all",
-        data_heat=f"{frame.left:g} {frame.top:g} {across:g} {tall:g} {each} {middle:.6g}",
+        data_heat=f"{frame.left:g} {frame.top:g} {across:g} {tall:g} {each} {_middle(steps):.6g}",
         data_ranks=" ".join(map(str, ranks)),
         data_rows=";".join(" ".join("" if value is None else f"{value:.3g}" for value in row) for row in rows),
     )
+
+
+def _shades(steps: Steps, other: Steps, columns: int) -> _Shades:
+    """The same for both of two runs: of seconds if these are alike, else of ratios to their medians."""
+    both = [(_middle(found), _most_shown(_rows(found, columns)[1], _middle(found))) for found in (steps, other) if found]
+    if _alike(steps, other):
+        low, high = min(middle for middle, _ in both), max(middle * most for middle, most in both)
+        return _Shades(low_s=low, high_s=high, words=(f"{quantity(low, 's')} or less", f"{quantity(high, 's')} and more"))
+    middle, most = _middle(steps), max(most for _, most in both)
+    return _Shades(low_s=middle, high_s=middle * most, words=("median or less", f"{most:.2f}× and more"))
 
 
 def _most_shown(rows: Sequence[Sequence[float | None]], middle: float) -> float:
@@ -139,9 +184,9 @@ def _most_shown(rows: Sequence[Sequence[float | None]], middle: float) -> float:
     return 1 + max(_LEAST_SHOWN, _DEVIATIONS * statistics.median(apart) / middle) if apart and middle else 1 + _LEAST_SHOWN
 
 
-def _scale(frame: Frame, high: float) -> Markup:
+def _scale(frame: Frame, shades: _Shades) -> Markup:
     """The colours from the median to slow, above to the right."""
-    before, after = "median or less", f"{high:.2f}× and more"
+    before, after = shades.words
     start = frame.x1 - text_width(after) - 6 - LEVELS * 14
     boxes = [tag("rect", x=start + at * 14, y=4, width=14, height=11, class_=f"fill h{at}") for at in range(LEVELS)]
     return tag(

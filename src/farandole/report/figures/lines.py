@@ -12,7 +12,6 @@ from farandole.report.chart import (
     even,
     inside,
     label_width,
-    legend,
     linear_ticks,
     log_ticks,
     svg,
@@ -21,9 +20,9 @@ from farandole.report.chart import (
     y_axis,
 )
 from farandole.report.markup import Markup, join, tag
-from farandole.report.numbers import plain
+from farandole.results.numbers import plain
 
-__all__ = ["WIDEST_LABEL", "Axes", "Line", "Mark", "line_chart", "marker"]
+__all__ = ["WIDEST_LABEL", "Axes", "Line", "Mark", "line_chart", "marker", "stroke"]
 
 WIDEST_LABEL = 0.3
 """Of a chart's width; beyond it names go into a legend."""
@@ -31,7 +30,7 @@ WIDEST_LABEL = 0.3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mark:
-    """One point of a line."""
+    """One case of a line."""
 
     x: float
     y: float
@@ -75,16 +74,16 @@ def line_chart(lines: Sequence[Line], axes: Axes, width: float) -> Markup:
     frame = Frame(width=width, height=axes.height, left=left, right=12 + (widest + 8 if direct else 8))
     y = Scale(low=low, high=high, start=frame.y1, end=frame.top, log=axes.y_log)
     x, x_ticks = _x_scale(lines, axes, frame)
-    drawing = svg(
+    entries = [(f"{line.kind} {line.style}", line.label) for line in lines if line.label]
+    return svg(
         frame,
         y_axis(frame, y, y_ticks, y_text, axes.y_label),
         x_axis(frame, x, x_ticks, plain, axes.x_label),
         *(_line(line, x, y) for line in reversed(lines)),
         *([_end_labels(lines, x, y, frame)] if direct else ()),
         words=axes.words,
+        legend=() if direct or len(entries) < 2 else entries,
     )
-    entries = [(f"{line.kind} {line.style}", line.label) for line in lines if line.label]
-    return drawing if direct or len(entries) < 2 else join([legend(entries), drawing])
 
 
 def _x_scale(lines: Sequence[Line], axes: Axes, frame: Frame) -> tuple[Scale, Sequence[float]]:
@@ -116,8 +115,7 @@ def _values(line: Line) -> list[float]:
 
 def _line(line: Line, x: Scale, y: Scale) -> Markup:
     places = [(x(mark.x), y(mark.y)) for mark in line.marks]
-    path = "M" + "L".join(f"{at:.1f} {height:.1f}" for at, height in places)
-    parts: list[str] = [tag("path", d=path, class_=f"line {line.style}")] if len(places) > 1 else []
+    parts: list[str | None] = [stroke(places, line.style)]
     if line.style == "dashed":
         return tag("g", *parts, class_=line.kind)
     for mark, (at, height) in zip(line.marks, places):
@@ -126,6 +124,12 @@ def _line(line: Line, x: Scale, y: Scale) -> Markup:
         parts += [tag("circle", cx=at, cy=y(value), r=1.8, class_="repeat") for value in mark.repeats]
         parts.append(marker(at, height, mark.words, hollow=mark.hollow, small=line.style == "thin"))
     return tag("g", *parts, class_=line.kind)
+
+
+def stroke(places: Sequence[tuple[float, float]], style: str) -> Markup | None:
+    """A line through them; None through a single one."""
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    return tag("path", d=path, class_=f"line {style}") if len(places) > 1 else None
 
 
 def marker(x: float, y: float, words: str, *, hollow: bool = False, small: bool = False) -> Markup:

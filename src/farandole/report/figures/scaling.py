@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from farandole.report.chart import Frame, Scale, legend, svg, x_axis, y_axis
+from farandole.report.chart import Frame, Scale, svg, x_axis, y_axis
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart
-from farandole.report.groups import Axis, Point, Series, measure_of, metric_of, run_once, unknown_in
-from farandole.report.markup import Markup, join, tag
-from farandole.report.numbers import count, number, percent, plain, seconds
-from farandole.report.scaling import CAUSES, Scaling
+from farandole.report.markup import Markup, tag
+from farandole.results.cases import Axis, Case, Series, main_time, metric_of, run_once, unknown_in
+from farandole.results.numbers import count, number, percent, plain, seconds
+from farandole.results.scaling import CAUSES, Scaling
 
-__all__ = ["HOLLOW", "MOST_SERIES", "efficiency_figure", "mark_of", "repeats_caption", "time_figure", "unknown_caption", "words_of"]
+__all__ = ["HOLLOW", "MOST_SERIES", "efficiency_figure", "joined", "mark_of", "repeats_caption", "time_figure", "unknown_caption", "words_of"]
 
 HOLLOW = "Hollow: oversubscribed, more ranks than cores."
 MOST_SERIES = 5
@@ -22,18 +22,20 @@ _LEAST_SHOWN = 0.004
 _WORDS = {cause.name: cause.words for cause in CAUSES}
 
 
-def time_figure(series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling[Point]], *, weak: bool) -> Figure:
-    found = measure_of([point for one in series for point in one.points])
+def time_figure(series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling], *, weak: bool) -> Figure:
+    found = main_time([case for one in series for case in one.cases])
     if found is None:
         return missing("time", f"Time against {axis.label}", "No run has finished, so that there is no time to show.")
     figure, title = found[0], f"{found[1]} against {axis.label}"
-    drawn = [one for one in series if any(point.median(figure) for point in one.points)][:MOST_SERIES]
-    if max(len(one.points) for one in drawn) < 2:
+    drawn = [one for one in series if any(case.median(figure) for case in one.cases)][:MOST_SERIES]
+    if max(len(one.cases) for one in drawn) < 2:
         return missing("time", title, f"A line needs runs with two values of {axis.label}; there is one.")
-    lines = [_totals(one, axis, figure, f"s{place}") for place, one in enumerate(drawn, 1)]
     if len(drawn) == 1 and figure == "total_s":
-        lines = [replace(lines[0], label="total", kind="ink")]
-        lines += [line for name, label, kind in _PARTS if (line := _part(drawn[0], axis, name, label, kind))]
+        lines = [_totals(part, axis, figure, "ink") for part in joined(replace(drawn[0], label="total"), axis)]
+        lines += [line for name, label, kind in _PARTS for line in _parts(replace(drawn[0], label=label), axis, name, kind)]
+    else:
+        lines = [_totals(part, axis, figure, f"s{place}") for place, one in enumerate(drawn, 1) for part in joined(one, axis)]
+    lines = [line for line in lines if line.marks]
     if axis.name == "ranks" and scalings:
         lines.append(_ideal(scalings, "ideal"))
     axes = Axes(
@@ -47,37 +49,58 @@ def time_figure(series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling
 
 
 def _time_caption(
-    series: Sequence[Series], drawn: Sequence[Series], axis: Axis, scalings: Sequence[Scaling[Point]], figure: str, *, weak: bool
+    series: Sequence[Series], drawn: Sequence[Series], axis: Axis, scalings: Sequence[Scaling], figure: str, *, weak: bool
 ) -> str:
-    words, points = [], [point for one in drawn for point in one.points]
+    words, cases = [], [case for one in drawn for case in one.cases]
     if axis.name == "ranks" and scalings:
         base = scalings[0]
         ideal = "the same time on any number" if weak else "half the time on twice the ranks"
         of = f" of {drawn[0].label}" if len(drawn) > 1 else ""
         words.append(f"Base{of}: {seconds(base.time_s)} on {count(base.ranks, 'rank')}; ideal is {ideal}.")
-    words.append(repeats_caption(points, figure))
-    if any(point.oversubscribed for point in points):
+    words.append(repeats_caption(cases, figure))
+    if any(case.oversubscribed for case in cases):
         words.append(HOLLOW)
     if len(series) > len(drawn):
         words.append(f"{len(drawn)} of {len(series)} configurations are drawn, the fastest; the table has all.")
-    none_s = sum(value <= 0 for point in points for value in point.values(figure))
+    none_s = sum(value <= 0 for case in cases for value in case.values(figure))
     if none_s:
         words.append(f"{count(none_s, 'run')} that took 0 s {'has' if none_s == 1 else 'have'} no place on a logarithmic axis.")
     return " ".join(words)
 
 
-def repeats_caption(points: Sequence[Point], figure: str) -> str:
-    return (run_once(points) or "Medians; bars span all repeats, small dots are single runs.") + unknown_caption(points, figure)
+def repeats_caption(cases: Sequence[Case], figure: str) -> str:
+    return (run_once(cases) or "Medians; bars span all repeats, small dots are single runs.") + unknown_caption(cases, figure)
 
 
-def unknown_caption(points: Sequence[Point], figure: str) -> str:
+def unknown_caption(cases: Sequence[Case], figure: str) -> str:
     """A further sentence; empty where all runs know it."""
-    runs = unknown_in(points, figure)
+    runs = unknown_in(cases, figure)
     return f" Not known in {runs} and shown of the others." if runs else ""
 
 
+def joined(series: Series, axis: Axis) -> list[Series]:
+    """The parts of a series that a line may join, the last with its name.
+
+    Their cases differ along the axis alone, or by numbers that follow from it, such as the global batch from the ranks.
+    """
+    named = {name for case in series.cases for name in case.settings} - {axis.name}
+    fixed = sorted(name for name in named if not _follows(name, series, axis))
+    parts: dict[str, list[Case]] = {}
+    for case in series.cases:
+        parts.setdefault(repr([case.settings.get(name) for name in fixed]), []).append(case)
+    *rest, last = sorted(parts.values(), key=lambda cases: float(cases[-1].settings[axis.name]))
+    return [*(replace(series, cases=cases, label="") for cases in rest), replace(series, cases=last)]
+
+
+def _follows(name: str, series: Series, axis: Axis) -> bool:
+    """Whether a setting is a number of which there is one for each value on the axis."""
+    seen = {(case.settings[axis.name], repr(case.settings.get(name))) for case in series.cases}
+    kinds = {type(case.settings.get(name)) for case in series.cases}
+    return len(seen) == len({at for at, _ in seen}) and kinds <= {int, float, type(None)}
+
+
 def _totals(series: Series, axis: Axis, figure: str, kind: str) -> Line:
-    marks = [mark for x, point in series.at(axis) if (mark := mark_of(x, point, figure, axis)) is not None and mark.y > 0]
+    marks = [mark for x, case in series.at(axis) if (mark := mark_of(x, case, figure, axis)) is not None and mark.y > 0]
     return Line(label=series.label, kind=kind, marks=[_above_0(mark) for mark in marks])
 
 
@@ -89,58 +112,64 @@ def _above_0(mark: Mark) -> Mark:
     return replace(mark, repeats=repeats, spread=(min(repeats), max(repeats)))
 
 
-def _part(series: Series, axis: Axis, name: str, label: str, kind: str) -> Line | None:
-    marks = [
-        Mark(x=x, y=value, words=f"{label}: {seconds(value)} with {axis.label} {plain(x)}", hollow=point.oversubscribed)
-        for x, point in series.at(axis)
-        if (value := point.median(name))
+def _parts(series: Series, axis: Axis, name: str, kind: str) -> list[Line]:
+    """Of one phase; none where fewer than two cases know it."""
+    if sum(bool(case.median(name)) for case in series.cases) < 2:
+        return []
+    return [Line(label=part.label, kind=kind, marks=_marks(part, axis, name, series.label), style="thin") for part in joined(series, axis)]
+
+
+def _marks(series: Series, axis: Axis, name: str, label: str) -> list[Mark]:
+    return [
+        Mark(x=x, y=value, words=f"{label}: {seconds(value)} with {axis.label} {plain(x)}", hollow=case.oversubscribed)
+        for x, case in series.at(axis)
+        if (value := case.median(name))
     ]
-    return Line(label=label, kind=kind, marks=marks, style="thin") if len(marks) > 1 else None
 
 
-def _ideal(scalings: Sequence[Scaling[Point]], label: str) -> Line:
+def _ideal(scalings: Sequence[Scaling], label: str) -> Line:
     marks = [Mark(x=float(one.ranks), y=one.ideal_s) for one in scalings]
     return Line(label=label, kind="muted", marks=marks, style="dashed")
 
 
-def mark_of(x: float, point: Point, figure: str, axis: Axis) -> Mark | None:
-    value = point.median(figure)
+def mark_of(x: float, case: Case, figure: str, axis: Axis) -> Mark | None:
+    value = case.median(figure)
     if value is None:
         return None
-    values = point.values(figure)
+    values = case.values(figure)
     return Mark(
-        x=x, y=value, spread=point.spread(figure), repeats=values if len(values) > 1 else (),
-        words=words_of(point, axis), hollow=point.oversubscribed,
+        x=x, y=value, spread=case.spread(figure), repeats=values if len(values) > 1 else (),
+        words=words_of(case, axis), hollow=case.oversubscribed,
     )  # fmt: skip
 
 
-def words_of(point: Point, axis: Axis) -> str:
-    """What pointing at a point shows: a line a figure."""
-    spread = point.spread("total_s")
+def words_of(case: Case, axis: Axis) -> str:
+    """What pointing at a case shows: a line a figure."""
+    spread = case.spread("total_s")
     lines = [
-        f"{axis.label} {point.settings.get(axis.name)}",
-        f"total {seconds(point.median('total_s'))}" + (f" ({number(spread[0])}–{number(spread[1])})" if spread else "") + _partly(point, "total_s"),
-        *(f"{label} {seconds(value)}{_partly(point, name)}" for name, label, _ in _PARTS if (value := point.median(name)) is not None),
+        f"{axis.label} {case.settings.get(axis.name)}",
+        f"total {seconds(case.median('total_s'))}" + (f" ({number(spread[0])}–{number(spread[1])})" if spread else "") + _partly(case, "total_s"),
+        *(f"{label} {seconds(value)}{_partly(case, name)}" for name, label, _ in _PARTS if (value := case.median(name)) is not None),
         *(
-            f"{words.format(metric=metric_of([point]))} {number(value)}{_partly(point, name)}"
+            f"{words.format(metric=metric_of([case]))} {number(value)}{_partly(case, name)}"
             for name, words in _QUALITY
-            if (value := point.median(name)) is not None
+            if (value := case.median(name)) is not None
         ),
-        count(len(point.attempts), "run") + (f", {len(point.failed)} failed" if point.failed else ""),
-        *point.marks,
+        count(case.runs, "run") + (f", {len(case.failed)} failed" if case.failed else ""),
+        *case.marks,
     ]
     return "\n".join(lines)
 
 
-def _partly(point: Point, figure: str) -> str:
-    runs = point.partly(figure)
+def _partly(case: Case, figure: str) -> str:
+    runs = case.partly(figure)
     return f" ({runs} runs)" if runs else ""
 
 
 _QUALITY = (("test_accuracy", "test {metric}"), ("test_loss", "test loss"))
 
 
-def efficiency_figure(scalings: Sequence[Scaling[Point]], label: str, *, weak: bool) -> Figure:
+def efficiency_figure(scalings: Sequence[Scaling], label: str, *, weak: bool) -> Figure:
     title = "Efficiency and losses" + (" of training" if scalings and scalings[0].training_only else "")
     if len(scalings) < 2:
         return missing("efficiency", title, "Efficiency compares the times of rank counts, and fewer than two are known.")
@@ -162,26 +191,25 @@ def efficiency_figure(scalings: Sequence[Scaling[Point]], label: str, *, weak: b
     )  # fmt: skip
 
 
-def _efficiency(scalings: Sequence[Scaling[Point]], width: float) -> Markup:
+def _efficiency(scalings: Sequence[Scaling], width: float) -> Markup:
     top = max(1.0, *(one.efficiency for one in scalings))
     frame = Frame(width=width, height=320.0, left=50.0, right=8.0)
     y = Scale(low=0.0, high=top, start=frame.y1, end=frame.top)
     ticks = [share / 5 for share in range(int(top * 5 + 1e-9) + 1)]
     x = Scale(low=-0.5, high=len(scalings) - 0.5, start=frame.left, end=frame.x1)
     thick = min(64.0, 0.72 * (frame.x1 - frame.left) / len(scalings))
-    drawing = svg(
+    shown = {name for one in scalings for name, share in _shown(one).items() if share >= _LEAST_SHOWN / 4}
+    return svg(
         frame,
         y_axis(frame, y, ticks, percent, "efficiency"),
         *(_bar(one, x(at), y, thick) for at, one in enumerate(scalings)),
         x_axis(frame, x, list(range(len(scalings))), lambda at: plain(scalings[int(at)].ranks), "ranks"),
         words="Efficiency by number of ranks, with losses by cause",
+        legend=[("c-efficient", "efficient"), *((f"c-{cause.name}", cause.words) for cause in CAUSES if cause.name in shown)],
     )
-    shown = {name for one in scalings for name, share in _shown(one).items() if share >= _LEAST_SHOWN / 4}
-    entries = [("c-efficient", "efficient")] + [(f"c-{cause.name}", cause.words) for cause in CAUSES if cause.name in shown]
-    return join([legend(entries), drawing])
 
 
-def _shown(one: Scaling[Point]) -> dict[str, float]:
+def _shown(one: Scaling) -> dict[str, float]:
     """Losses in the order of causes; what is too little to be seen is with the overhead."""
     shares = {cause.name: one.losses.get(cause.name, 0.0) for cause in CAUSES}
     little = [name for name, share in shares.items() if share < _LEAST_SHOWN and name != "other"]
@@ -189,7 +217,7 @@ def _shown(one: Scaling[Point]) -> dict[str, float]:
     return {name: share for name, share in shares.items() if share > 1e-6}
 
 
-def _bar(one: Scaling[Point], x: float, y: Scale, thick: float) -> Markup:
+def _bar(one: Scaling, x: float, y: Scale, thick: float) -> Markup:
     parts = [("efficient", one.efficiency, "efficient")]
     parts += [(name, share, _WORDS[name]) for name, share in _shown(one).items()]
     drawn: list[str] = []

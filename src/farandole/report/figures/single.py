@@ -7,9 +7,10 @@ from typing import Any
 
 from farandole.observe.analysis import spread_out
 from farandole.report.figures import Figure, missing
-from farandole.report.figures.bars import PHASES, Bar, stacked_bars
+from farandole.report.figures.bars import Bar, stacked_bars
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart
-from farandole.report.numbers import count, number
+from farandole.results.numbers import count, number
+from farandole.results.schema import PHASES
 
 __all__ = ["history_figures", "phases_figure"]
 

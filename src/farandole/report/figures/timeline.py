@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from farandole.observe.analysis import spread_out
-from farandole.report.chart import Frame, Scale, inside, legend, linear_ticks, svg, text_width, x_axis
+from farandole.report.chart import Frame, Scale, inside, linear_ticks, svg, text_width, x_axis
 from farandole.report.figures import Figure, missing
-from farandole.report.figures.bars import PHASES
-from farandole.report.markup import Markup, join, tag
-from farandole.report.numbers import number, plain, quantity, seconds
+from farandole.report.markup import Markup, tag
 from farandole.report.raster import binned, cells, shares
 from farandole.report.traces import Trace
+from farandole.results.numbers import number, plain, quantity, seconds
+from farandole.results.schema import PHASES
 
 __all__ = ["timeline_figure"]
 
@@ -163,10 +163,10 @@ def _timeline(ranks: Sequence[int], shown: _Shown, look: _Look, width: float) ->
         x_axis(frame, x, inside(linear_ticks(0.0, look.end_s, 8), 0.0, look.end_s), plain, "seconds since the start"),
         tag("line", x1=0, x2=0, y1=4, y2=frame.y1, class_="cursor", visibility="hidden"),
     ]
-    drawing = svg(
-        frame, *parts, words=_TITLE, data_time=f"{frame.left:g} {frame.x1 - frame.left:g} {look.end_s:g}",
+    return svg(
+        frame, *parts, words=_TITLE, legend=[*_entries(shown, look.kinds), *_power_entries(power)],
+        data_time=f"{frame.left:g} {frame.x1 - frame.left:g} {look.end_s:g}",
     )  # fmt: skip
-    return join([legend([*_entries(shown, look.kinds), *_power_entries(power)]), drawing])
 
 
 def _chosen(ranks: set[int], looked_at: Sequence[int]) -> list[int]:
