@@ -38,7 +38,7 @@ help: ## list these targets
 # One thread a rank on 1 rank as on 2: the second brings a core of its own, as a second node would.
 demo: $(READY) ## CANDLE's NT3 on 1 and on 2 ranks, with pandas and with our reader: a table and a page
 	$(BIN)/farandole study studies/demo.toml --out out/demo
-	@echo "timelines $$(echo out/demo/points/*/timeline.json) (open at https://ui.perfetto.dev)"
+	@echo "timelines out/demo/points/*/timeline.json (open at https://ui.perfetto.dev)"
 
 # Some tests mostly wait, for ranks that are to die and for time to pass: others go on meanwhile. The longest come first, so that
 # the last ones end together. Three at a time starve each other's ranks on two cores, and take as long in all.

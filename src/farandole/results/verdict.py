@@ -164,7 +164,7 @@ def _limit(scalings: Sequence[Scaling]) -> Iterator[str]:
     good = _last_good(scalings, found)
     beyond = next((one for one in scalings if one.ranks > good.ranks), None)
     if beyond is None:
-        clause = f"efficient to {count(good.ranks, 'rank')}, the most that were run ({_of(good, found)})"
+        clause = f"efficient to {count(good.ranks, 'rank')}, the most that were run: {_of(good, found)}"
         yield f"{clause}{costs}\n{clause}"
         return
     interval = found[beyond.ranks]
@@ -197,13 +197,13 @@ def _last_good(scalings: Sequence[Scaling], found: dict[int, Difference | None])
 def _so_far(good: Scaling, scalings: Sequence[Scaling], found: dict[int, Difference | None]) -> str:
     if good is scalings[0]:
         return f"not efficient beyond {count(good.ranks, 'rank')}"
-    return f"efficient to {count(good.ranks, 'rank')} ({_of(good, found)}), not beyond"
+    return f"efficient to {count(good.ranks, 'rank')}, {_of(good, found)}, not beyond"
 
 
 def _of(one: Scaling, found: dict[int, Difference | None]) -> str:
     interval = found[one.ranks]
     assert interval is not None
-    return f"{_share(one.efficiency)}, {_share(interval.low)} to {_share(interval.high)}"
+    return f"{_share(one.efficiency)} ({_share(interval.low)} to {_share(interval.high)})"
 
 
 def _share(value: float | None) -> str:

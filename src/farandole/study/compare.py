@@ -149,7 +149,7 @@ def _cell(case: Case | None, name: str) -> str:
     mark = "~" if case.modelled and name in OF_POWER else ""
     ends = case.spread(name)
     known = ", ".join([*(["–".join(map(number, ends))] if ends else []), *([partly] if (partly := case.partly(name)) else [])])
-    return f"{mark}{number(value, 4)}" + (f" ({known})" if known else "")
+    return f"{mark}{number(value)}" + (f" ({known})" if known else "")
 
 
 def _line(words: Sequence[str]) -> str:

@@ -48,7 +48,8 @@ def measures_of_run(folder: Path) -> Measures:
     if record is None:
         raise DataError(f"the run has left no record: {folder / RUN} is not there or no JSON object")
     measures = Measures()
-    measures.add(measures_of_record(record), "the run does not tell it")
+    found = measures_of_record(record)
+    measures.add({name: value for name, value in found.items() if name not in WORDS or value is not None}, "the run does not tell it")
     told = {name.rpartition(".")[2]: str(why) for name, why in (record.get("reasons") or {}).items()}
     measures.reasons |= {name: why for name, why in told.items() if name in measures.values and measures.values[name] is None}
     measures.steps, measures.phases_w = (record.get("steps") or {}).get("ranks"), record.get("phases_w")

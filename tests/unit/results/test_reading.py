@@ -218,7 +218,7 @@ def shown(folder: Path) -> tuple[Analysis, str, str]:
 def test_studies_of_both_schemas_are_read_tabulated_and_drawn(tmp_path: Path, schema: int) -> None:
     found, table, page = shown(make_study(tmp_path, Shape(ranks=(1, 2), schema=schema)))
     assert (len(found.study.finished), found.study.warnings) == (6, [])
-    assert found.verdict().headline.startswith("Efficient to 2 ranks, the most that were run (9")
+    assert found.verdict().headline.startswith("Efficient to 2 ranks, the most that were run: 9")
     assert ("threads" in table) == (schema == 2), "which the one before did not tell"
     assert "do not say how many threads a rank had" in page or schema == 2
     for name in ("time", "efficiency", "energy", "accuracy", "heat", "timeline"):
