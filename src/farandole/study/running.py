@@ -73,7 +73,7 @@ def _made(study: StudySettings, command: Sequence[str]) -> dict[str, Any]:
 
 
 def check_versions(study: StudySettings, folder: StudyFolder, *, mixed: bool) -> None:
-    """SettingsError where results are there that other versions have made: nothing would tell them apart afterwards."""
+    """SettingsError where results are there that other versions have made, unless somebody agrees: nothing would tell them apart."""
     if mixed or not folder.exists:
         return
     now, before = versions_of(_made(study, [])), dict[str, set[str]]()
@@ -83,11 +83,17 @@ def check_versions(study: StudySettings, folder: StudyFolder, *, mixed: bool) ->
         for name, version in versions_of(result.get("made_with") or {}).items():
             before.setdefault(name, set()).add(version)
     differing = [f"{name} {', '.join(sorted(before[name]))}, now {now[name]}" for name in before if name in now and before[name] != {now[name]}]
-    if differing:
-        raise SettingsError(
-            f"{folder.path} has results that were made with other versions: {'; '.join(differing)}. Go on with --mixed-versions, or "
-            "choose another --out"
-        )
+    told = f"{folder.path} has results that were made with other versions: {'; '.join(differing)}."
+    if differing and not _agreed(f"{told} Mix them?"):
+        raise SettingsError(f"{told} Go on with --mixed-versions, or choose another --out")
+
+
+def _agreed(question: str) -> bool:
+    """Asked on a terminal; elsewhere nobody can answer."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(f"farandole: {question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def identity(study: StudySettings) -> dict[str, Any]:

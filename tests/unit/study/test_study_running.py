@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import shlex
 import socket
 import subprocess
@@ -95,6 +96,24 @@ def test_results_of_other_versions_are_not_added_to_unless_that_is_asked_for(tmp
     words = ["study", "strong", "--command", "true {ranks}", "--ranks", "1,2", "--repeats", "1", "--threads", "1", "--no-power", "--out", str(tmp_path)]
     assert main(words) == 2 and "torch 1.0.0" in capsys.readouterr().err
     assert main([*words, "--mixed-versions"]) == 0 and len(folder.results()) == 2
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("\n", 2)])
+def test_on_a_terminal_it_is_asked_whether_versions_may_mix(tmp_path: Path, answer: str, code: int) -> None:
+    folder = StudyFolder(tmp_path)
+    assert run(asked("true {ranks}"), folder) == 0
+    results = tmp_path / "results.jsonl"
+    results.write_text(results.read_text().replace('"mpi4py": "', '"mpi4py": "0.'))
+    words = ["study", "strong", "--command", "true {ranks}", "--ranks", "1,2", "--repeats", "1", "--threads", "1", "--no-power", "--out", str(tmp_path)]
+    ours, terminal = pty.openpty()
+    os.write(ours, answer.encode())
+    with subprocess.Popen([sys.executable, "-m", "farandole", *words], stdin=terminal, stderr=terminal, stdout=subprocess.DEVNULL) as study:
+        os.close(terminal)
+        assert study.wait(60) == code
+    said = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert "made with other versions: mpi4py 0." in said and "Mix them? [y/N]" in said
+    assert len(folder.results()) == (2 if code == 0 else 1)
 
 
 def test_what_has_failed_under_other_versions_is_no_mixture(tmp_path: Path) -> None:
