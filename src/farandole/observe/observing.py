@@ -14,7 +14,7 @@ from farandole.observe.power.child import run_command
 
 __all__ = ["Observed", "observe", "observing_environment"]
 
-_FIRST_ON_THE_PATH = Path(__file__).with_name("outside")
+_FIRST_ON_THE_PATH = Path(__file__).with_name("inject")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
