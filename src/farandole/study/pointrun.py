@@ -131,8 +131,8 @@ class PointRunner:
         if not here:
             return self._run(words, run, variables), _of_all_nodes(run, point), {}
         from farandole.observe.power.discover import find_sensors, root_from_environment
+        from farandole.observe.power.recording import PHASES_FILE
         from farandole.observe.power.sampler import Sampler
-        from farandole.observe.power.session import PHASES_FILE
 
         self._measure_idle()
         told = run.absolute() / "phases.jsonl"
@@ -260,9 +260,8 @@ def _report(
     """power.json and power.jsonl; the total of this node, and seconds and watts by the phases that were marked."""
     from farandole.observe.power import energy_of_ranks, write_trace
     from farandole.observe.power.child import Ended
-    from farandole.observe.power.recording import Phase
+    from farandole.observe.power.recording import Phase, read_phases
     from farandole.observe.power.running import Measured
-    from farandole.observe.power.trace import read_phases
 
     whole = Phase("command", ended.start_ns, ended.end_ns)
     recording.phases = [whole, *read_phases(told, recording.machine)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from farandole.train.callbacks import EpochRecord
     from farandole.train.memory_estimate import MemoryEstimate
 
-__all__ = ["RunLog", "duration"]
+__all__ = ["RunLog"]
 
 
 class RunLog:

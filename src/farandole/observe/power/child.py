@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from farandole.launch.child import CannotStart, Child
+from farandole.launch.child import Child
+from farandole.observe.machine_time import children_cpu_s
 
-__all__ = ["CannotStart", "Ended", "run_command"]
+__all__ = ["Ended", "run_command"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,16 +26,11 @@ class Ended:
 
 def run_command(words: Sequence[str], environment: Mapping[str, str]) -> Ended:
     """Run to its end; signals to us are passed on (farandole.launch.child), and we stay to tell the figures."""
-    began_cpu_s, start_ns = _children_cpu_s(), time.monotonic_ns()
+    began_cpu_s, start_ns = children_cpu_s(), time.monotonic_ns()
     with Child(words, env=environment) as child:
         code = child.wait()
         end_ns = time.monotonic_ns()
     return Ended(
         exit_code=code if code >= 0 else 128 - code, start_ns=start_ns, end_ns=end_ns,
-        cpu_s=_children_cpu_s() - began_cpu_s,
+        cpu_s=children_cpu_s() - began_cpu_s,
     )  # fmt: skip
-
-
-def _children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

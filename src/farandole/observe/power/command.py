@@ -57,8 +57,8 @@ def add_power(verbs: Verbs) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from farandole.launch.child import CannotStart
     from farandole.observe.command import check_writable
-    from farandole.observe.power.child import CannotStart
     from farandole.observe.power.running import PowerSettings, measure_command
     from farandole.observe.power.trace import write_trace
 

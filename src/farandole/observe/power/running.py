@@ -15,10 +15,9 @@ from farandole.observe.power.child import Ended, run_command
 from farandole.observe.power.discover import find_sensors, root_from_environment
 from farandole.observe.power.nodes import NodeEnergy, node_energy
 from farandole.observe.power.phases import PhaseEnergy, measure
-from farandole.observe.power.recording import Phase, Recording, this_machine
+from farandole.observe.power.recording import PHASES_FILE, Phase, Recording, read_phases, this_machine
 from farandole.observe.power.sampler import DEFAULT_INTERVAL_S, Sampler
-from farandole.observe.power.session import PHASES_FILE
-from farandole.observe.power.trace import read_phases, read_trace
+from farandole.observe.power.trace import read_trace
 
 __all__ = ["Measured", "PowerSettings", "idle_energy", "measure_command", "replay"]
 

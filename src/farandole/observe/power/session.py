@@ -21,12 +21,12 @@ from farandole.observe.power.energy import Energy, Window, unknown
 from farandole.observe.power.meters import PARTS, Part
 from farandole.observe.power.nodes import NodeEnergy, node_energy
 from farandole.observe.power.phases import MARGIN_NS, PhaseEnergy, measure
-from farandole.observe.power.recording import PHASES_FILE, Phase, Recording, tell_phase
+from farandole.observe.power.recording import Phase, Recording, tell_phase
 from farandole.observe.power.sampler import Sampler
 from farandole.observe.process import speaks_for_node
 
 __all__ = [
-    "PHASES_FILE", "Region", "energy", "energy_between", "energy_of_node", "forget_energy", "keep_sampling", "measure_idle", "note_phase",
+    "Region", "energy", "energy_between", "energy_of_node", "forget_energy", "keep_sampling", "measure_idle", "note_phase",
     "recording", "stop_sampling",
 ]  # fmt: skip
 

@@ -26,9 +26,9 @@ from farandole.observe.power.fields import (
     number_of,
 )
 from farandole.observe.power.meters import Meter, Provenance, Reading, Refusal
-from farandole.observe.power.recording import MISSING, MeterSeries, Phase, Recording, SamplerCost, read_phases
+from farandole.observe.power.recording import MISSING, MeterSeries, Phase, Recording, SamplerCost
 
-__all__ = ["read_phases", "read_trace", "write_trace"]
+__all__ = ["read_trace", "write_trace"]
 
 _log = logging.getLogger(__name__)
 _FORMAT = "farandole-power"
