@@ -146,6 +146,8 @@ def _repeats(study: Study, cases: Sequence[Case]) -> Item:
 def _threads(cases: Sequence[Case]) -> Item | None:
     """Speedups of ranks with other numbers of threads compare other things than ranks."""
     known = sorted({int(threads) for case in cases if (threads := case.settings.get("threads") or case.median("threads"))})
+    if all(case.imported for case in cases):
+        return None
     if not known:
         words = "Results of an older version do not say how many threads a rank had: with fewer ranks it may have been more."
         return Item(name="threads", value="not known", level="care", words=words) if len({case.ranks for case in cases}) > 1 else None

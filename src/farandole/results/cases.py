@@ -26,8 +26,8 @@ _ALONG = {
     "loaders": ("loader",),
 }
 EMULATED = "emulate_ranks"
-_NEVER_A_SERIES = frozenset({"seed", "repeat", "nodes"})
-_SAID_BY = {"file": ("role", "path", "bytes"), "path": ("role", "bytes", "mtime_ns", "inode")}
+_NEVER_A_SERIES = frozenset({"seed", "repeat"})
+_SAID_BY = {"ranks": ("nodes",), "file": ("role", "path", "bytes"), "path": ("role", "bytes", "mtime_ns", "inode")}
 _TIMES = (("total_s", "Time"), ("train_s", "Training time"), ("epoch_s", "Time of an epoch"), ("load_s", "Loading time"))
 _QUALITIES = (
     ("test_accuracy", "test {metric}"),
@@ -228,7 +228,13 @@ def said_by_another(name: str, cases: Sequence[Case]) -> bool:
     if name == "data":
         others = [{key: value for key, value in case.settings.items() if key not in ("data", "seed")} for case in cases]
         return len({repr(one) for one in others}) == len(others)
-    return any(name in names and all(given in case.settings for case in cases) for given, names in _SAID_BY.items())
+    return any(name in names and _follows(name, given, cases) for given, names in _SAID_BY.items())
+
+
+def _follows(name: str, given: str, cases: Sequence[Case]) -> bool:
+    """Whether each value of one setting goes with one of the other."""
+    values = {(repr(case.settings.get(given)), repr(case.settings.get(name))) for case in cases}
+    return all(given in case.settings for case in cases) and len(values) == len({value for value, _ in values})
 
 
 def quality_of(cases: Sequence[Case]) -> tuple[str, str] | None:
@@ -239,10 +245,10 @@ def quality_of(cases: Sequence[Case]) -> tuple[str, str] | None:
     return None
 
 
-def judged_on(cases: Sequence[Case]) -> list[str]:
+def judged_on(cases: Sequence[Case], of: str = "accuracy: ") -> list[str]:
     """What to know of their accuracies: where the test data has steered the training."""
     told = dict.fromkeys(str(words) for case in cases for one in case.results if (words := one.measures.get("validation")))
-    return [f"accuracy: {words}" for words in told]
+    return [f"{of}{words}" for words in told]
 
 
 def run_once(cases: Sequence[Case]) -> str:

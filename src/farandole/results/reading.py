@@ -15,7 +15,7 @@ from typing import Any
 from farandole.errors import DataError
 from farandole.results.numbers import count
 from farandole.results.runs import line_of_run
-from farandole.results.schema import PLAN, RESULTS, RUN, Result, check_schema, is_result
+from farandole.results.schema import PLAN, READS, RESULTS, RUN, SCHEMA, Result, check_schema, is_result
 
 __all__ = ["Study", "counting", "read_folder", "read_plan", "study_of"]
 
@@ -138,16 +138,20 @@ def _lines(path: Path, kind: str, keys: Set[str], warnings: list[str]) -> list[d
         warnings.append(f"There is no {RESULTS} yet: no run has ended.")
         return []
     found: list[dict[str, Any]] = []
-    strangers = 0
+    strangers = newer = 0
     for number, text in enumerate(lines, 1):
         line = _object(text)
         if line is None:
             at = "its last line" if number == len(lines) else f"line {number}"
             warnings.append(f"{RESULTS}: {at} was cut off and is left out.")
+        elif line.get("schema", SCHEMA) not in READS:
+            newer += 1
         elif not is_result(line) or line["study"] != kind or str(line["key"]) not in keys:
             strangers += 1
         else:
             found.append(line)
+    if newer:
+        warnings.append(f"{RESULTS}: {newer} of its lines were written by a later version and are left out.")
     if strangers:
         verbs = ("belongs", "is") if strangers == 1 else ("belong", "are")
         warnings.append(f"{RESULTS}: {strangers} of its lines {verbs[0]} to another study and {verbs[1]} left out.")

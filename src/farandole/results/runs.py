@@ -145,7 +145,7 @@ def _total(power: Mapping[str, Any]) -> Mapping[str, Any]:
 def _marks(record: Mapping[str, Any], measures: Mapping[str, Any]) -> list[str]:
     ranks, hosts = record.get("ranks") or 1, len(set(record.get("hosts") or [])) or 1
     cores = (record.get("environment") or {}).get("cores")
-    marks = [OVERSUBSCRIBED] if cores and ranks > cores * hosts else []
+    marks = [OVERSUBSCRIBED] if cores and ranks * (record.get("threads") or 1) > cores * hosts else []
     marks += ["emulated ranks"] if (record.get("trained_as") or ranks) != ranks else []
     return marks + (["modelled power"] if measures["power_provenance"] == "modelled" else [])
 

@@ -81,7 +81,7 @@ class Scaling:
     @property
     def speedup(self) -> float:
         """Over the base case. Strong: how many times as fast; weak: how many times the work in the same time."""
-        return self.efficiency * _times_the_cores(self.case, self.base)
+        return self.efficiency * (1.0 if self.work == "same" else _times_the_cores(self.case, self.base))
 
     @property
     def training_efficiency(self) -> float | None:
@@ -96,7 +96,7 @@ class Scaling:
 
     @property
     def _share(self) -> float:
-        return 1 / _times_the_cores(self.case, self.base) if self.work == "strong" else 1.0
+        return _ideal_share(self.case, self.base, self.work)
 
     @property
     def losses(self) -> dict[str, float]:
@@ -149,7 +149,7 @@ def against(base: Case, case: Case, *, work: str, whole: str = _WHOLES[0]) -> Sc
     """None where a time is not known."""
     if not base.median(whole) or not case.median(whole):
         return None
-    share = 1 / _times_the_cores(case, base) if work == "strong" else 1.0
+    share = _ideal_share(case, base, work)
     parts = parts_s(case, whole)
     ideals = {name: seconds * share for name, seconds in parts_s(base, whole).items()}
     # Where one of them does not tell two parts apart, the other's are put together too.
@@ -166,6 +166,12 @@ def _times_the_cores(case: Case, base: Case) -> float:
     """Ranks of one against those of the other, and where their threads differ, ranks x threads: one with all cores against several."""
     own, of_base = (int(one.settings.get("threads") or 0) for one in (case, base))
     return case.ranks / base.ranks * (own / of_base if own and of_base else 1.0)
+
+
+def _ideal_share(case: Case, base: Case, work: str) -> float:
+    """Of the base's time: the work over the cores there are for it. Weak, the work follows the ranks."""
+    more = {"strong": 1.0, "weak": case.ranks / base.ranks}.get(work)
+    return 1.0 if more is None else more / _times_the_cores(case, base)
 
 
 _TOGETHER = {

@@ -29,10 +29,12 @@ from farandole.results.reading import Study
 from farandole.results.scaling import Scaling
 from farandole.results.schema import BUSY, MEASURES, OF_POWER, PERHAPS_PARTS
 
-__all__ = ["MEASURE", "SETTING", "Cell", "Heading", "Table", "cases_csv", "counted", "power_notes", "results_table"]
+__all__ = ["MEASURE", "SETTING", "SETTINGS_TOO", "Cell", "Heading", "Table", "cases_csv", "counted", "power_notes", "results_table"]
 
 SETTING, MEASURE = "setting_", "figure_"
 """In a CSV file, before names that are a setting's and a measure's at once."""
+SETTINGS_TOO = ("epochs", "threads", "replicas", "partitions", "hosts")
+"""Measures whose names alone are taken for settings."""
 _LEFT_OUT = ("seed", "command")
 """Settings that are no use in a column."""
 _MOST_BASES = 3
@@ -291,7 +293,7 @@ def cases_csv(cases: Sequence[Case], scalings: Sequence[Scaling]) -> str:
     by_case = {id(one.case): one for one in scalings}
     settings = list(dict.fromkeys(name for case in cases for name in case.settings))
     measures = [name for name in MEASURES if any(case.values(name) for case in cases)]
-    both = {*measures} & {*settings, "epochs"}  # which alone is taken for the setting
+    both = {name for name in MEASURES if name in (*settings, *SETTINGS_TOO)}
     known = [f"{SETTING}{name}" if name in both else name for name in settings]
     ends = {name: ("", "_min", "_max", *(["_runs"] if any(case.partly(name) for case in cases) else [])) for name in measures}
     spreads = [f"{MEASURE if name in both else ''}{name}{end}" for name in measures for end in ends[name]]
@@ -300,9 +302,9 @@ def cases_csv(cases: Sequence[Case], scalings: Sequence[Scaling]) -> str:
         scaling = by_case.get(id(case))
         rate = ("", "") if scaling is None else (scaling.speedup, scaling.efficiency if scaling.work != "same" else "")
         given = [" ".join(map(str, value)) if isinstance(value := case.settings.get(name), list) else value for name in settings]
-        told = [case.runs, len(case.failed), "; ".join(case.marks), *rate, case.metric, case.provenance]
+        told = [case.runs, len(case.failed), "; ".join(case.marks), *rate, case.metric, case.provenance, "; ".join(judged_on([case], ""))]
         rows.append([*given, *told, *(value for name in measures for value in _in_csv(case, name, len(ends[name])))])
-    derived = ("runs", "failed", "marks", "speedup", "efficiency", "metric", "power_provenance")
+    derived = ("runs", "failed", "marks", "speedup", "efficiency", "metric", "power_provenance", "validation")
     return as_csv([*known, *derived, *spreads], rows)
 
 

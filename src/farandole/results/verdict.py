@@ -152,7 +152,7 @@ def _alone(fair: Sequence[Scaling]) -> str:
 def _limit(scalings: Sequence[Scaling]) -> Iterator[str]:
     """How far it is efficient; only what intervals support, each of them one of several that could have been picked."""
     last, among = scalings[-1], len(scalings) - 1
-    found = {one.ranks: one.efficiency_difference(among) for one in scalings[1:]}
+    found = {id(one): one.efficiency_difference(among) for one in scalings[1:]}
     cause = next((name for name, share in last.losses.items() if share >= 0.02), "rest")
     costs = f"; {_WORDS[cause]} costs most ({percent(last.losses[cause])} of the time)" if cause != "rest" else ""
     if not all(one is not None and one.known for one in found.values()):
@@ -167,7 +167,7 @@ def _limit(scalings: Sequence[Scaling]) -> Iterator[str]:
         clause = f"efficient to {count(good.ranks, 'rank')}, the most that were run: {_of(good, found)}"
         yield f"{clause}{costs}\n{clause}"
         return
-    interval = found[beyond.ranks]
+    interval = found[id(beyond)]
     if interval is not None and interval.high is not None and interval.high < EFFICIENT:
         clause = f"{_so_far(good, scalings, found)}: {_of(beyond, found)} on {beyond.ranks:,}"
     else:
@@ -187,7 +187,7 @@ def _last_good(scalings: Sequence[Scaling], found: dict[int, Difference | None])
     """The last before efficiency is not surely above EFFICIENT for the first time."""
     good = scalings[0]
     for one in scalings[1:]:
-        interval = found[one.ranks]
+        interval = found[id(one)]
         if interval is None or interval.low is None or interval.low < EFFICIENT:
             break
         good = one
@@ -201,7 +201,7 @@ def _so_far(good: Scaling, scalings: Sequence[Scaling], found: dict[int, Differe
 
 
 def _of(one: Scaling, found: dict[int, Difference | None]) -> str:
-    interval = found[one.ranks]
+    interval = found[id(one)]
     assert interval is not None
     return f"{_share(one.efficiency)} ({_share(interval.low)} to {_share(interval.high)})"
 

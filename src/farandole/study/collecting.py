@@ -40,6 +40,7 @@ _ENERGY_PLUGINS = {
 
 def run_as_job(folder: StudyFolder, name: str, *, power: bool, idle_s: float, pages: Callable[[Path], object]) -> int:
     """What a generated script calls: the point `KEY-REPEAT`, whose result is left in its run directory."""
+    folder.check_current()
     plan = folder.plan()
     points = {f"{p['key']}-{p['repeat']}": Point(**p) for p in plan["points"]}
     if name not in points:
@@ -77,6 +78,7 @@ def collect(folder: StudyFolder, *, ask_again: bool = False) -> int:
 
     Slurm adds a job's joules up some time after its end: with `ask_again` those that had none are asked for once more.
     """
+    folder.check_current()
     if ask_again:
         _ask_again(folder)
     known = {result["run"] for result in folder.results()}

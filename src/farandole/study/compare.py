@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import SettingsError
-from farandole.results.cases import Case, cases_of, varying
+from farandole.results.cases import Case, cases_of, judged_on, varying
 from farandole.results.formats import typed
 from farandole.results.numbers import number
 from farandole.results.reading import Study, read_folder
@@ -160,4 +160,5 @@ def _notes(cases: Sequence[Case]) -> list[str]:
     runs = sorted({case.runs for case in cases if case.runs})
     counted = f"- ours: medians of {runs[0]}" + (f" to {runs[-1]}" if len(runs) > 1 else "") + " runs (smallest..largest)"
     marks = sorted({mark for case in cases for mark in case.marks} - {"modelled power"})
-    return [*([counted] if runs and runs[-1] > 1 else []), *([f"- ours: {', '.join(marks)}"] if marks else [])]
+    marked = [f"- ours: {', '.join(marks)}"] if marks else []
+    return [*([counted] if runs and runs[-1] > 1 else []), *marked, *(f"- ours: {words}" for words in judged_on(cases))]

@@ -82,15 +82,20 @@ class StudyFolder:
         self._write(PLAN, json.dumps(merged, indent=1) + "\n")
         return merged
 
+    def check_current(self) -> None:
+        """DataError where the folder is of an older version."""
+        if (version := self.plan()["schema"]) != SCHEMA:
+            raise DataError(
+                f"{self.path} was written by an older version (schema {version}): its tables and page can be made, and nothing "
+                "can be added to it, because points are told apart by more now. Choose another --out."
+            )
+
     def check_same(self, new: Mapping[str, Any]) -> dict[str, Any]:
         """The plan that is here, empty where none is. DataError where it is of another study."""
         self._check_no_run()
         old = self.plan() if self.exists else {}
-        if old and old["schema"] != SCHEMA:
-            raise DataError(
-                f"{self.path} was written by an older version (schema {old['schema']}): its tables and page can be made, and nothing "
-                "can be added to it, because points are told apart by more now. Choose another --out."
-            )
+        if old:
+            self.check_current()
         for name in _IDENTITY:
             if old and old.get(name) != new.get(name):
                 raise DataError(

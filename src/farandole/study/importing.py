@@ -14,7 +14,7 @@ from typing import Any
 from farandole.errors import DataError, SettingsError
 from farandole.results.reading import Study
 from farandole.results.schema import MEASURES, PROVENANCES, SCHEMA, Result
-from farandole.results.table import MEASURE, SETTING
+from farandole.results.table import MEASURE, SETTING, SETTINGS_TOO
 from farandole.study.folder import StudyFolder, now
 from farandole.study.measures import Measures
 from farandole.study.points import Point, as_name
@@ -24,7 +24,7 @@ __all__ = ["import_figures", "paper_results", "paper_study", "papers_tables"]
 _PROVENANCES = (*PROVENANCES, "none")
 _A_RANK = {"power_w_a_rank": "power_w", "energy_j_a_rank": "energy_j"}
 """Columns that are multiplied by the ranks."""
-_TEXT = ("metric", "power_provenance", "collective")
+_TEXT = ("metric", "power_provenance", "collective", "validation")
 _DERIVED = ("runs", "failed", "marks", "speedup", "efficiency")
 """Columns of our own tables that are neither settings nor figures."""
 _SPREAD = ("_min", "_max", "_runs")
@@ -126,7 +126,7 @@ def _is_figure(name: str) -> bool:
         return False
     if name.startswith(MEASURE) and name.removeprefix(MEASURE) in MEASURES:
         return True
-    return (name in MEASURES and name != "epochs") or name.endswith(_UNITS)
+    return (name in MEASURES and name not in SETTINGS_TOO) or name.endswith(_UNITS)
 
 
 def _number(where: str, name: str, text: str) -> float:

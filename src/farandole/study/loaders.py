@@ -6,7 +6,6 @@ Every point reads one file in fresh processes, alone or several at once, dropped
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ STATES = ("cold", "warm")
 _USUAL = ("pandas", "pandas-chunked", "polars", "fast", CACHED)
 # P1B3 is nine tables: the tallest, the widest and the largest of them stand for it.
 _ROLES = ("train", "test", "dose_response", "expressions", "descriptors")
-_COMMAND = "{{python}} -m farandole.study.reading {{benchmark}}/{{role}} {{path}} --loader {{loader}} --state {{state}} --cache {cache}/{{benchmark}}-{{role}}"
+_COMMAND = "{python} -m farandole.study.reading {benchmark}/{role} {path} --loader {loader} --state {state}"
 _FILE = "benchmark,role,file,path,bytes,data,ranks"
 """What tells files apart, and how many processes read each: an axis of settings that vary together."""
 
@@ -42,7 +41,7 @@ def loaders_study(
         _check_method(method)
     files = [one for name in benchmarks for one in _files(name, folder, preset, ranks, make_files)]
     return StudySettings(
-        kind="loaders", command=_COMMAND.format(cache=shlex.quote(str(out.absolute() / "cache"))), title=title or "Loaders compared", repeats=repeats, out=out,
+        kind="loaders", command=_COMMAND, title=title or "Loaders compared", repeats=repeats, out=out,
         axes={_FILE: files, "state": STATES, "loader": chosen},
     )  # fmt: skip
 

@@ -6,12 +6,13 @@ import argparse
 import ast
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole.benchmarks import NAMES
 from farandole.errors import SettingsError
+from farandole.study.points import AUTO
 from farandole.train.settings import FRAMEWORKS, PRESETS
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def run_kind(options: argparse.Namespace) -> int:
     fixed = {name: _literal(text) for name, text in map(_pair, options.set)}
     asked = {name: getattr(options, name) for name in ("preset", "framework", "repeats", "ranks_per_node", "hosts", "idle_s", "out")}
     given = {name: value for name, value in (asked | _threads(options)).items() if value is not None}
+    _check_repeats(given)
     _check_program(options.command, given)
     study = StudySettings(
         kind=options.kind, benchmark=options.benchmark, command=options.command, title=options.title or "",
@@ -128,10 +130,16 @@ def run_file(options: argparse.Namespace) -> int:
 
     over = {name: getattr(options, name) for name in ("preset", "repeats", "ranks_per_node", "hosts", "idle_s", "out")} | _threads(options)
     content = read_toml(options.file, **over)
+    _check_repeats(content)
     if content["kind"] == "loaders":
         return run_loaders(content, options)
     _check_program(content.get("command"), content)
     return _perform(StudySettings(**content), options)
+
+
+def _check_repeats(given: Mapping[str, Any]) -> None:
+    if given.get("repeats") == 0:
+        raise SettingsError("repeats=0: expected a whole number from 1 on, e.g. --repeats 3. Leave it out for as many as tell a difference")
 
 
 def _check_program(command: Any, given: Iterable[str]) -> None:
@@ -169,6 +177,8 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
 
     assert study.out is not None
     _place(study, options.submit)
+    if options.submit and study.threads == AUTO:
+        study.threads = 1  # this machine's cores say nothing of the nodes'
     if study.idle_s and not options.power:
         raise SettingsError("--idle and --no-power: nothing is measured that idle power could be subtracted from. Leave one out")
     job = _job(study, options)
@@ -180,7 +190,7 @@ def _perform(study: StudySettings, options: argparse.Namespace) -> int:
     try:
         with folder.locked():
             if job is not None:
-                return _submit(study, folder, job)
+                return _submit(study, folder, job, mixed=options.mixed_versions)
             code = run_study(
                 study, folder, command=sys.argv[1:], power=options.power, pages=options.pages, mixed=options.mixed_versions
             )  # fmt: skip
@@ -242,14 +252,16 @@ def _check_scalars(study: StudySettings, options: argparse.Namespace) -> None:
         )
 
 
-def _submit(study: StudySettings, folder: StudyFolder, job: JobSettings) -> int:
+def _submit(study: StudySettings, folder: StudyFolder, job: JobSettings, *, mixed: bool) -> int:
     from farandole.results.numbers import count
     from farandole.study.collecting import collect
-    from farandole.study.running import prepare_data, write_plan
+    from farandole.study.running import check_versions, prepare_data, write_plan
     from farandole.study.submit import write_scripts
 
+    if folder.exists:
+        collect(folder)
+    check_versions(study, folder, mixed=mixed)
     planned = write_plan(study, folder, sys.argv[1:])
-    collect(folder)
     points = folder.missing(planned)
     if not points:
         whole = f"all {len(planned)} points have" if len(planned) > 1 else "the point has"

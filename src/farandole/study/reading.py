@@ -164,7 +164,7 @@ def main(words: Sequence[str]) -> None:
     options = _options(words)
     reading = Reading(
         layout=options.layout, path=options.path, method=options.loader, cold=options.state == "cold",
-        cache=options.cache,
+        cache=options.cache or _cache(options.path),
     )  # fmt: skip
     farandole.init()
     warm(options.loader)
@@ -186,6 +186,13 @@ def _measured(reading: Reading) -> dict[str, Any]:
     return measures_of(farandole.allgather_object(take(reading, farandole.barrier)), reading.path.stat().st_size)
 
 
+def _cache(path: Path) -> Path:
+    """Of a file, in the folder of the study that runs this; alone, in the working directory."""
+    told = os.environ.get(FIGURES_FILE)
+    study = Path(told).parents[2] if told and len(Path(told).parents) > 3 else Path()
+    return study / "cache" / f"{path.parent.name}-{path.name}"
+
+
 def _layout(word: str) -> dict[str, Any]:
     """`nt3/train`, a benchmark's file, or the options of readers as JSON."""
     if word.startswith("{"):
@@ -201,7 +208,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("path", type=Path)
     parser.add_argument("--loader", required=True, help="e.g. pandas, fast, fast-cached")
     parser.add_argument("--state", choices=("cold", "warm"), default="warm")
-    parser.add_argument("--cache", type=Path, default=Path("cache"), help="where readers that have one keep it")
+    parser.add_argument("--cache", type=Path, help="where readers that have one keep it; default: cache/ in the folder of the study")
     parser.add_argument("--readings", type=int, default=1, help="so many, one after the other")
     return parser.parse_args(words)
 

@@ -28,7 +28,8 @@ from farandole.study.folder import StudyFolder, made_with, versions_of
 from farandole.study.live import LiveLine
 from farandole.study.pointrun import PointRunner
 from farandole.study.points import Point, is_crowded, run_settings, usable_cores, warning_of
-from farandole.study.settings import StudySettings
+from farandole.study.settings import REPEATS, SHORT_S, StudySettings
+from farandole.train.settings import FRAMEWORKS
 
 __all__ = ["Pages", "as_json", "identity", "plan_text", "prepare_data", "run_study", "summary", "table_of", "write_plan"]
 
@@ -68,7 +69,7 @@ def write_plan(study: StudySettings, folder: StudyFolder, command: Sequence[str]
 
 
 def _made(study: StudySettings, command: Sequence[str]) -> dict[str, Any]:
-    packages = _LOADERS_PACKAGES if study.kind == "loaders" else ("keras", study.framework)
+    packages = _LOADERS_PACKAGES if study.kind == "loaders" else ("keras", *(FRAMEWORKS if study.command else (study.framework,)))
     return made_with(shlex.join(["farandole", *command]), *packages, "mpich")
 
 
@@ -122,9 +123,10 @@ def run_study(
     study: StudySettings, folder: StudyFolder, *, command: Sequence[str], power: bool, pages: Pages, mixed: bool = False
 ) -> int:  # fmt: skip
     """An exit code: 1 where a point has failed. Stopped at any moment, it goes on when typed again."""
+    if folder.exists:
+        collect(folder)
     check_versions(study, folder, mixed=mixed)
     points = write_plan(study, folder, command)
-    collect(folder)
     left = folder.missing(points)
     live = LiveLine(sys.stderr)
     if len(left) < len(points):
@@ -134,9 +136,22 @@ def run_study(
         live.say(warning_of(crowded))
     if left:
         prepare_data(left)
-    _run(study, folder, left, live, power and study.kind != "loaders", pages)
+    sampled = power and study.kind != "loaders"
+    _run(study, folder, left, live, sampled, pages)
+    if _is_short(study, folder, points):
+        study.repeats = REPEATS
+        points = write_plan(study, folder, command)
+        _run(study, folder, folder.missing(points), live, sampled, pages)
     print(summary(folder, pages))
     return 1 if folder.missing(points) else 0
+
+
+def _is_short(study: StudySettings, folder: StudyFolder, points: Sequence[Point]) -> bool:
+    """Whether a program that ran once is repeated: how long it takes was not known before."""
+    if study.repeats or not study.command or study.kind == "loaders" or study.is_repeated or max(point.repeat for point in points):
+        return False
+    took = [line.get("wall_s") for line in folder.last_results().values() if line["status"] == "ok"]
+    return len(took) >= len(points) and all(seconds is not None and seconds < SHORT_S for seconds in took)
 
 
 def _run(study: StudySettings, folder: StudyFolder, left: Sequence[Point], live: LiveLine, power: bool, pages: Pages) -> None:

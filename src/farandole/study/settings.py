@@ -16,7 +16,7 @@ from farandole.launch.hosts import Host, as_option, parse_hosts
 from farandole.optim.scaling import RULES
 from farandole.study.points import AUTO, Point, as_name, as_setting, expand, is_launched, usable_cores
 
-__all__ = ["KINDS", "SHORT_S", "StudySettings", "read_toml"]
+__all__ = ["KINDS", "REPEATS", "SHORT_S", "StudySettings", "read_toml"]
 
 KINDS = {
     "strong": ("ranks", "emulate_ranks"),
@@ -28,7 +28,7 @@ KINDS = {
 """Each kind, and the axes of which it needs one."""
 SHORT_S = 120.0
 """A point that takes less is repeated by default."""
-_REPEATS = 3
+REPEATS = 3
 _RANKS = ("ranks", "emulate_ranks")
 _SPREADING = ("srun", "mpiexec", "mpirun", "aprun", "jsrun", "ibrun")
 """What starts ranks on all nodes of an allocation."""
@@ -112,7 +112,8 @@ class StudySettings:
     def _vary_rules(self) -> None:
         """Ranks alone, in a study of batches or rates of a benchmark: what can vary is how these follow the ranks."""
         rule = KINDS[self.kind][-1]
-        ranks = [value for name in _RANKS for value in (*self.axes.get(name, ()), self.settings.get(name, 1))]
+        together = [value for axis, values in self.axes.items() if "," in axis for one in values if isinstance(one, list) for value in one[:1]]
+        ranks = [value for name in _RANKS for value in (*self.axes.get(name, ()), self.settings.get(name, 1))] + together
         given = {*self.axes} & {*KINDS[self.kind]} or rule in self.settings
         if self.benchmark and not given and rule not in _RANKS and any(count not in (0, 1) for count in ranks):
             self.axes[rule] = list(RULES)
@@ -129,6 +130,8 @@ class StudySettings:
                 raise SettingsError(f"axis {axis}: every value has to be a list of {len(names)}, e.g. {axis} = [[1, 2], [2, 1]]")
         if len({*self._varied}) < len(self._varied):
             raise SettingsError(f"axes {', '.join(self.axes)}: a setting is varied twice; give it under one of them")
+        if self.threads != AUTO and "threads" in (*self._varied, *self.settings):
+            raise SettingsError(f"threads={self.threads}: an axis or setting has threads already. Leave one out")
         both = sorted({*self._varied} & {*self.settings})
         if both:
             raise SettingsError(f"{', '.join(both)}: fixed and varied at once; give it under one of both")
@@ -160,14 +163,20 @@ class StudySettings:
     def _default_repeats(self, points: Sequence[Point]) -> int:
         """As many as the folder's plan has, where it has one: a study that goes on does not change its mind."""
         from farandole.study.estimate import Estimate
-        from farandole.study.folder import StudyFolder
 
-        if self.out is not None and StudyFolder(self.out).exists:
-            return 1 + max((int(point["repeat"]) for point in StudyFolder(self.out).plan()["points"]), default=0)
-        if len(self.axes.get("seed", ())) > 1 or "emulate_ranks" in (*self._varied, *self.settings):
-            return 1  # seeds are repeats, and of emulated ranks the time says nothing
+        if planned := self._planned():
+            return 1 + max(int(point["repeat"]) for point in planned)
+        if self.command and self.kind != "loaders":
+            return 1  # how long a program takes is known once it has run
+        if self.is_repeated:
+            return 1
         longest_s = max((Estimate().seconds([point]) for point in points), default=0.0)
-        return _REPEATS if longest_s < SHORT_S else 1
+        return REPEATS if longest_s < SHORT_S else 1
+
+    @property
+    def is_repeated(self) -> bool:
+        """Seeds are repeats; of emulated ranks the time says nothing."""
+        return len(self.axes.get("seed", ())) > 1 or "emulate_ranks" in (*self._varied, *self.settings)
 
     def _threads(self) -> dict[str, Any]:
         """The same for all ranks of all points, unless they are an axis or a setting."""
@@ -177,7 +186,24 @@ class StudySettings:
             return {"threads": self.threads}
         given = [usable_cores() if count == AUTO else count for count in (*self.axes.get("ranks", ()), self.settings.get("ranks", 1))]
         counts = [count for count in given if type(count) is int and count > 0] or [1]
-        return {"threads": max(1, usable_cores() // max(-(-count // self._nodes(count)) for count in counts))}
+        return {"threads": self._threads_before() or max(1, usable_cores() // max(self._most_on_a_node(count) for count in counts))}
+
+    def _threads_before(self) -> int:
+        """Of the folder's plan, where all of its points have as many: more of them are to be like those."""
+        found = {point["settings"].get("threads") for point in self._planned()}
+        threads = found.pop() if len(found) == 1 else None
+        return threads if isinstance(threads, int) else 0
+
+    def _planned(self) -> list[dict[str, Any]]:
+        from farandole.study.folder import StudyFolder
+
+        folder = StudyFolder(self.out) if self.out is not None else None
+        return folder.plan()["points"] if folder is not None and folder.exists else []
+
+    def _most_on_a_node(self, ranks: int) -> int:
+        """Hosts are filled in the order in which they are named."""
+        slots = [host.slots for host in parse_hosts(self.hosts)] if self.hosts else []
+        return max((min(slot, ranks) for slot in slots), default=-(-ranks // self._nodes(ranks)))
 
     def _nodes(self, ranks: int) -> int:
         if self.ranks_per_node:

@@ -93,10 +93,20 @@ def _clock(limit_s: int) -> str:
     return f"{limit_s // 3600:02}:{limit_s // 60 % 60:02}:{limit_s % 60:02}"
 
 
+def _threads(point: Point) -> int:
+    """Cores for each rank."""
+    return int(point.settings.get("threads") or 1)
+
+
+def _more(point: Point, words: str) -> str:
+    """For ranks with several threads."""
+    return words.format(_threads(point)) if _threads(point) > 1 else ""
+
+
 def _slurm(folder: Path, point: Point, job: JobSettings) -> list[str]:
     ranks, nodes = point.settings["ranks"], point.settings["nodes"]
     return [
-        f"--job-name={point.name}", f"--nodes={nodes}", f"--ntasks-per-node={-(-ranks // nodes)}",
+        f"--job-name={point.name}", f"--nodes={nodes}", f"--ntasks-per-node={-(-ranks // nodes)}", f"--cpus-per-task={_threads(point)}",
         f"--time={_clock(job.limit_s)}", f"--output={folder}/scripts/{point.name}-%j.out",
     ]  # fmt: skip
 
@@ -105,15 +115,15 @@ def _pbs(folder: Path, point: Point, job: JobSettings) -> list[str]:
     ranks, nodes = point.settings["ranks"], point.settings["nodes"]
     each = -(-ranks // nodes)
     return [
-        f"-N p{point.name[:14]}", f"-l select={nodes}:ncpus={each}:mpiprocs={each}", f"-l walltime={_clock(job.limit_s)}", "-j oe",
+        f"-N p{point.name[:14]}", f"-l select={nodes}:ncpus={each * _threads(point)}:mpiprocs={each}{_more(point, ':ompthreads={}')}", f"-l walltime={_clock(job.limit_s)}", "-j oe",
         f"-o {folder}/scripts/",  # PBS then names the file by the job
     ]  # fmt: skip
 
 
 def _lsf(folder: Path, point: Point, job: JobSettings) -> list[str]:
     ranks, nodes = point.settings["ranks"], point.settings["nodes"]
-    minutes = -(-job.limit_s // 60)
+    minutes, cores = -(-job.limit_s // 60), _more(point, " affinity[core({})]")
     return [
-        f"-J {point.name}", f"-n {ranks}", f'-R "span[ptile={-(-ranks // nodes)}]"', f"-W {minutes // 60:02}:{minutes % 60:02}",
+        f"-J {point.name}", f"-n {ranks}", f'-R "span[ptile={-(-ranks // nodes)}]{cores}"', f"-W {minutes // 60:02}:{minutes % 60:02}",
         f"-o {folder}/scripts/{point.name}-%J.out",
     ]  # fmt: skip

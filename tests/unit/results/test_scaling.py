@@ -28,6 +28,14 @@ def test_perfect_strong_scaling_loses_nothing() -> None:
     assert (base.efficiency, four.efficiency, four.speedup, four.losses) == (1.0, 1.0, 4.0, {})
 
 
+def test_weak_scaling_on_the_same_cores_does_more_work_in_more_time() -> None:
+    """One rank of two threads against two of one each: twice the work."""
+    one, two = case_of(1, total_s=10.0), case_of(2, total_s=20.0)
+    one.settings["threads"], two.settings["threads"] = 2, 1
+    found = against(one, two, work="weak")
+    assert found is not None and (found.speedup, found.efficiency) == (pytest.approx(1.0), pytest.approx(1.0))
+
+
 def test_perfect_weak_scaling_takes_the_same_time() -> None:
     _, four = scaling_of([run(1, load=8.0, train=92.0), run(4, load=8.0, train=92.0)], work="weak")
     assert (four.efficiency, four.speedup) == (1.0, 4.0)

@@ -605,7 +605,7 @@ def test_a_fixed_setting_of_every_kind_reaches_every_point() -> None:
 
 
 def test_a_dry_run_tells_repeats_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["study", "strong", "--command", "train", "--ranks", "1", "--dry-run"]) == 0
+    assert main(["study", "strong", "--command", "train", "--ranks", "1", "--repeats", "3", "--dry-run"]) == 0
     told = capsys.readouterr().out
     assert [f"1 rank, repeat {number}  about" in told for number in (1, 2, 3)] == [True, True, True]
     assert told.count("about 60 s") == 3

@@ -41,6 +41,19 @@ def test_scripts(tmp_path: Path, system: str, asked: list[str], how: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("system", "asked"),
+    [
+        ("sbatch", "--cpus-per-task=3"), ("pbs", "-l select=2:ncpus=12:mpiprocs=4:ompthreads=3"),
+        ("lsf", '-R "span[ptile=4] affinity[core(3)]"'),
+    ],
+)  # fmt: skip
+def test_jobs_ask_for_a_core_for_every_thread(tmp_path: Path, system: str, asked: str) -> None:
+    points = expand({"command": "x", "threads": 3}, {"ranks": [8]}, 1, lambda ranks: ranks // 4)
+    write_scripts(StudyFolder(tmp_path), points, JobSettings(system=system))
+    assert f" {asked}\n" in (tmp_path / "scripts" / f"{points[0].name}.{system}").read_text()
+
+
+@pytest.mark.parametrize(
     ("system", "time", "asked"),
     [
         ("sbatch", "1-02:00:00", "--time=26:00:00"), ("pbs", "1-02:00:00", "-l walltime=26:00:00"), ("lsf", "1-02:00:00", "-W 26:00"),

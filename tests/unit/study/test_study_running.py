@@ -51,10 +51,10 @@ def test_one_point_is_no_points(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_repeats_are_told_apart_while_they_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Three by default, of what takes no longer than a minute."""
+    """Three by default: once a program has shown that it is short."""
     assert run(asked("true {ranks}", repeats=0), StudyFolder(tmp_path)) == 0
     told = capsys.readouterr()
-    assert [f"{number}/3 1 rank, repeat {number}: " in told.err for number in (1, 2, 3)] == [True, True, True]
+    assert [words in told.err for words in ("1/1 1 rank: ", "1/2 1 rank, repeat 2: ", "2/2 1 rank, repeat 3: ")] == [True, True, True]
     assert "medians of 3 runs a case" in told.out
 
 
@@ -142,11 +142,20 @@ def test_a_folder_of_an_older_version_is_read_and_not_gone_on_with(tmp_path: Pat
 # Threads
 
 
+def test_more_ranks_have_the_threads_of_those_before(tmp_path: Path) -> None:
+    """Also where they no longer have a core for each: otherwise nothing of before could be compared."""
+    first = asked("true {ranks}", threads="auto", out=tmp_path)
+    assert run(first, StudyFolder(tmp_path)) == 0
+    more = asked("true {ranks}", axes={"ranks": [1, 2]}, threads="auto", out=tmp_path)
+    before, after = first.points(), more.points()
+    assert {point.key for point in before} <= {point.key for point in after} and len({point.settings["threads"] for point in after}) == 1
+
+
 @pytest.mark.parametrize("program", [f"{sys.executable} -c {shlex.quote(THREADS)}", f"{sys.executable} -c {shlex.quote(THREADS)} {{ranks}}"], ids=["launched", "its own ranks"])
 def test_ranks_get_the_threads_of_their_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     folder = StudyFolder(tmp_path)
-    study = asked(program, axes={"ranks,threads": [[1, 2], [2, 1]]})
+    study = asked(program, axes={"ranks,threads": [[1, 2], [2, 1]]}, threads="auto")
     assert run(study, folder) == 0
     told = [(one["settings"]["ranks"], one["settings"]["threads"], one["figures"]["threads"]) for one in folder.results()]
     assert told == [(1, 2, 2), (2, 1, 1)]

@@ -29,7 +29,7 @@ from farandole.report.figures.scaling import (
     words_of,
 )
 from farandole.report.markup import Markup, tag
-from farandole.results.cases import Axis, Case, Series, metric_of, quality_of, run_once
+from farandole.results.cases import Axis, Case, Series, judged_on, metric_of, quality_of, run_once
 from farandole.results.numbers import number, plain, prefix_for, quantity, seconds
 from farandole.results.reading import Study
 
@@ -66,7 +66,7 @@ def accuracy_figure(study: Study, series: Sequence[Series], axis: Axis) -> Figur
         x_label=axis.label, y_label=words, y_log=False, words=f"{words} against {axis.label}",
         x_ticks=sorted({mark.x for line in lines for mark in line.marks}), x_log=True,
     )  # fmt: skip
-    caption = f"{words.capitalize()} at the end. {repeats_caption(cases, figure)}" + (
+    caption = f"{words.capitalize()} at the end{_judged_on(cases)}. {repeats_caption(cases, figure)}" + (
         " Hollow: trained as that many ranks on fewer (emulated)." if any(map(_is_fewer, cases)) else ""
     )
     if any(value < least for case in cases for value in case.values(figure)):
@@ -92,12 +92,16 @@ def _bars(series: Sequence[Series], axis: Axis, figure: str, words: str) -> Figu
     title = f"{words.capitalize()} by {axis.label}"
     return Figure(
         name="accuracy", title=title,
-        caption=f"{words.capitalize()} at the end. "
+        caption=f"{words.capitalize()} at the end{_judged_on(cases)}. "
         + (run_once(cases) or "Medians; lines span all repeats.")
         + unknown_caption(cases, figure)
         + (" Trained as more ranks than there were (emulated)." if any(map(_is_fewer, cases)) else ""),
         draw=lambda width: level_bars(levels, width, words, title),
     )  # fmt: skip
+
+
+def _judged_on(cases: Sequence[Case]) -> str:
+    return "".join(f"; {words}" for words in judged_on(cases, ""))
 
 
 def _is_fewer(case: Case) -> bool:
