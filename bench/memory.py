@@ -1,6 +1,6 @@
 """What a run was expected to take of memory, and what it took: every benchmark on every framework at its presets.
 
-Each is a run of its own, `farandole run`, of two epochs of a few steps: the allocator takes more in the second. The first of a
+Each is one `farandole run` of two epochs with a few steps: the allocator takes more in the second. The first of a
 preset reads text, the others what that one has left in the cache.
 """
 

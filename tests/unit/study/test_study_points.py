@@ -18,7 +18,7 @@ from farandole.launch.allocation import allocated_hosts
 from farandole.study.estimate import Estimate
 from farandole.study.folder import StudyFolder
 from farandole.study.pointrun import command_words, marks_of
-from farandole.study.points import Point, expand, is_here, run_settings, run_words, usable_cores
+from farandole.study.points import Point, is_here, run_settings, run_words, usable_cores
 from farandole.study.running import write_plan
 from farandole.study.scalars import export
 from farandole.study.settings import StudySettings, read_toml
@@ -598,14 +598,3 @@ def test_the_time_follows_the_features_that_are_left(benchmark: str, subsample: 
 def test_a_batch_that_does_not_fit_can_still_be_estimated() -> None:
     big = study(kind="batch", axes={"batch_size": [20, 100_000]}).points()
     assert Estimate().seconds(big) > 0
-
-
-def test_a_fixed_setting_of_every_kind_reaches_every_point() -> None:
-    assert [point.settings["a"] for point in expand({"command": "x", "a": 1}, {"ranks": [1, 2]}, 1)] == [1, 1]
-
-
-def test_a_dry_run_tells_repeats_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["study", "strong", "--command", "train", "--ranks", "1", "--repeats", "3", "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert [f"1 rank, repeat {number}  about" in told for number in (1, 2, 3)] == [True, True, True]
-    assert told.count("about 60 s") == 3

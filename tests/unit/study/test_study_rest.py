@@ -121,3 +121,7 @@ def test_the_files_are_the_same_whatever_reads_them(tmp_path: Path) -> None:
     for part in ("train", "test"):
         for name in ("x", "y"):
             np.testing.assert_array_equal(getattr(getattr(ours, part), name), getattr(getattr(theirs, part), name))
+
+
+def test_a_fixed_setting_of_every_kind_reaches_every_point() -> None:
+    assert [point.settings["a"] for point in expand({"command": "x", "a": 1}, {"ranks": [1, 2]}, 1)] == [1, 1]

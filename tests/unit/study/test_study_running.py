@@ -50,6 +50,13 @@ def test_one_point_is_no_points(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert f"the point has a result in {tmp_path}: there is nothing to submit" in capsys.readouterr().out
 
 
+def test_a_dry_run_tells_repeats_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "strong", "--command", "train", "--ranks", "1", "--repeats", "3", "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert [f"1 rank, repeat {number}  about" in told for number in (1, 2, 3)] == [True, True, True]
+    assert told.count("about 60 s") == 3
+
+
 def test_repeats_are_told_apart_while_they_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Three by default: once a program has shown that it is short."""
     assert run(asked("true {ranks}", repeats=0), StudyFolder(tmp_path)) == 0
