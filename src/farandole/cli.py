@@ -222,7 +222,7 @@ _VERBS = {
     "trace": "farandole.observe.command",
     "observe": "farandole.observe.command",
     "power": "farandole.observe.power.command",
-    "data": "farandole.data.command",
+    "data": "farandole.workloads.command",
     "study": "farandole.study.command",
     "report": "farandole.report.command",
     "bench": "farandole.study.comm.command",

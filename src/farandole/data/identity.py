@@ -7,25 +7,32 @@ samples of their bytes, so that files of gigabytes are known in milliseconds.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from farandole.data.make.manifest import Manifest, made_set
 from farandole.data.make.sets import planned_set
+from farandole.data.tables import TableSet
 
-__all__ = ["data_identity", "file_identity"]
+__all__ = ["data_identity", "file_identity", "folder_identity"]
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 14
 
 
-def data_identity(name: str, folder: Path, files: Iterable[str], preset: str) -> str:
-    """Of the files of a set in `folder`; where they are missing, of those that `preset` would make there."""
-    made = made_set(folder, name)
+def data_identity(tables: TableSet, folder: Path, roles: Collection[str] | None, preset: str) -> str:
+    """Of the files of a set in `folder`, all or those of `roles`; where they are missing, of those that `preset` would make there."""
+    made = made_set(folder, tables.name)
     if made is not None:
         return _of_made(made)
-    paths = [folder / file for file in files]
+    paths = [folder / file.name for role, file in tables.files.items() if roles is None or role in roles]
     there = [path for path in paths if path.is_file()]
-    return _hashed(map(file_identity, there)) if there else _of_made(planned_set(name, preset))
+    return _hashed(map(file_identity, there)) if there else _of_made(planned_set(tables, preset))
+
+
+def folder_identity(folder: Path) -> str:
+    """Of files whose layout nobody here knows: their names and sizes. Empty where there are none."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    return _hashed(f"{path.relative_to(folder)} {path.stat().st_size}" for path in files) if files else ""
 
 
 def file_identity(path: Path) -> str:

@@ -7,7 +7,6 @@ the same files and the same seed give the same rows in the same order as there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -17,8 +16,6 @@ from numpy.typing import NDArray
 from farandole.errors import SettingsError
 
 __all__ = [
-    "DataSet",
-    "Samples",
     "batches_of_rank",
     "check_validation",
     "drawn",
@@ -30,33 +27,6 @@ __all__ = [
 
 # How much of a matrix a shuffle holds twice at any time.
 SHUFFLE_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Features and what is to be predicted from them, row by row."""
-
-    x: NDArray[np.float32]
-    """(rows, features) or (rows, features, 1)."""
-    y: NDArray[np.float32]
-    """One-hot classes: (rows, classes)."""
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, rows: slice) -> Samples:
-        return Samples(self.x[rows], self.y[rows])
-
-
-@dataclass(frozen=True, slots=True)
-class DataSet:
-    """What a benchmark trains on, watches while it trains, and is judged by at the end."""
-
-    train: Samples
-    validation: Samples
-    test: Samples
-    classes: tuple[str, ...]
-    """What the columns of `y` mean, sorted."""
 
 
 def one_hot(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.float32]:

@@ -64,10 +64,12 @@ def _communication(record: Mapping[str, Any]) -> dict[str, Any]:
 def _quality(record: Mapping[str, Any]) -> dict[str, Any]:
     final, metric = record.get("final") or {}, str(record.get("metric") or "accuracy")
     train, test = final.get("train") or {}, final.get("test") or {}
-    signs = record.get("benchmark") == "p1b3"  # judged by R2, and has an accuracy as well
+    others = record.get("figures") or ({"sign_accuracy": "accuracy"} if metric == "r2" else {})  # older records do not tell which
+    signs = others.get("sign_accuracy")
+    judged = "" if metric == "loss" else metric  # a loss is no accuracy: smaller is better
     return {
-        "loss": train.get("loss"), "accuracy": train.get(metric), "test_loss": test.get("loss"), "test_accuracy": test.get(metric),
-        "sign_accuracy": train.get("accuracy") if signs else None, "test_sign_accuracy": test.get("accuracy") if signs else None,
+        "loss": train.get("loss"), "accuracy": train.get(judged), "test_loss": test.get("loss"), "test_accuracy": test.get(judged),
+        "sign_accuracy": train.get(signs), "test_sign_accuracy": test.get(signs),
         "metric": metric, "validation": _judged_on(record),
     }  # fmt: skip
 
@@ -198,7 +200,7 @@ def command_of(record: Mapping[str, Any]) -> str | None:
     settings = record.get("settings") or {}
     if not record.get("benchmark") or not settings:
         return None
-    words = ["farandole", "run", str(record["benchmark"]), "-n", str(record.get("ranks") or 1), f"--{settings.get('work') or 'strong'}"]
+    words = ["farandole", "run", str(settings.get("benchmark") or record["benchmark"]), "-n", str(record.get("ranks") or 1), f"--{settings.get('work') or 'strong'}"]
     words += ["--make-data"] if settings.get("make_data") else []
     words += ["--emulate-ranks", str(settings["emulate_ranks"])] if settings.get("emulate_ranks") else []
     for name, value in settings.items():

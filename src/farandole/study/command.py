@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farandole.data.candle.files import BENCHMARKS
 from farandole.data.loaders import METHODS
 from farandole.results.formats import FORMATS
 from farandole.study.options import add_how, add_kinds, numbers, run_file, run_kind, run_loaders
 from farandole.study.settings import KINDS
+from farandole.workloads.finding import workload_names
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -70,8 +70,8 @@ class _StudyOrFile(argparse._SubParsersAction):  # type: ignore[type-arg]
 
 def add_study(verbs: Verbs) -> None:
     verb = verbs.add_parser(
-        "study", help="run a benchmark or script at many settings and compare", usage="farandole study STUDY|FILE.toml [options]",
-        description="Run a benchmark or script at many settings, keep what each run has measured, and compare them.",
+        "study", help="run a workload or script at many settings and compare", usage="farandole study STUDY|FILE.toml [options]",
+        description="Run a workload or script at many settings, keep what each run has measured, and compare them.",
         epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     actions: Verbs = verb.add_subparsers(title="studies", metavar="STUDY", required=True, action=_StudyOrFile)
@@ -184,13 +184,13 @@ def _point(options: argparse.Namespace) -> int:
 
 def _add_loaders(actions: Verbs) -> None:
     action = actions.add_parser(
-        "loaders", help="how long it takes to load the benchmarks' files, with every loader", epilog=_LOADERS_EXAMPLES,
-        description="Load the benchmarks' files with every loader: the papers' Tables 3 and 4, for this machine.",
+        "loaders", help="how long it takes to load tables, with every loader", epilog=_LOADERS_EXAMPLES,
+        description="Load the workloads' files with every loader: the papers' Tables 3 and 4, for this machine.",
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     add = action.add_argument
     # fmt: off
-    add("names", nargs="+", metavar="NAME", help=f"benchmarks: {', '.join(BENCHMARKS)}")
+    add("names", nargs="+", metavar="NAME", help=f"workloads with tables, e.g. {', '.join(workload_names())}")
     add("--data-dir", type=Path, metavar="DIR", help="where their files are; missing ones are made there")
     add("--loaders", metavar="a,b", help=f"of {', '.join(METHODS)}, or all; default: pandas,pandas-chunked,polars,fast,fast-cached")
     add("--ranks", default="1,2", metavar="1,N", help="how many processes load at once; default: 1,2")

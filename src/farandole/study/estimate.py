@@ -5,22 +5,23 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farandole.study.points import Point, run_settings, usable_cores
+
+if TYPE_CHECKING:
+    from farandole.train.settings import RunSettings
 
 __all__ = ["Estimate"]
 
 _START_S = 8.0
 """Python, the framework, MPI, the data: once a run."""
-_SECONDS_A_SAMPLE = {
-    ("nt3", "demo"): 6e-3, ("nt3", "test"): 4e-4, ("nt3", "paper"): 2.0,
-    ("p1b1", "demo"): 1e-3, ("p1b1", "test"): 1e-4, ("p1b1", "paper"): 0.12,
-    ("p1b2", "demo"): 4e-4, ("p1b2", "test"): 1e-4, ("p1b2", "paper"): 8e-3,
-    ("p1b3", "demo"): 1e-4, ("p1b3", "test"): 5e-5, ("p1b3", "paper"): 5e-3,
-}  # fmt: skip
-"""Of one rank on one core of a virtual machine, forward and backward; good for a factor of 3."""
-_PAPER_MB = {"nt3": 750, "p1b1": 1030, "p1b2": 217, "p1b3": 421}
+_SECONDS_A_SAMPLE = 1e-3
+"""Where a workload does not say."""
+_UNKNOWN_S = 60.0
+"""A program of a user's own, and a workload whose data nobody here knows."""
+_BYTES_A_VALUE = 5
+"""Of a table as text: 2 to 9."""
 _LOAD_S_A_MB = {"pandas": 0.12, "pandas-chunked": 0.05, "dask": 0.1}
 """Of other loaders a tenth of the slowest is assumed."""
 _READING_S = 3.0
@@ -60,38 +61,38 @@ class Estimate:
 def _guess_s(settings: Mapping[str, Any]) -> float:
     if "bytes" in settings:
         return _reading_s(str(settings["loader"]), settings["ranks"], settings["bytes"])
-    if "command" in settings:
-        return 60.0
+    run = None if "command" in settings else run_settings(settings)
+    if run is None or run.workload.files is None or run.preset not in run.workload.files.presets:
+        return _UNKNOWN_S
     crowd = max(1.0, settings["ranks"] / usable_cores())
-    cost = _SECONDS_A_SAMPLE[settings["benchmark"], settings["preset"]]
-    return float(crowd * (_START_S + _load_s(settings) + cost * _share_of_features(settings) * _samples_a_rank(settings)))
+    cost = run.workload.seconds_a_sample.get(run.preset, _SECONDS_A_SAMPLE)
+    return float(crowd * (_START_S + _load_s(run) + cost * _share_of_features(run) * _samples_a_rank(run, settings["ranks"])))
 
 
-def _load_s(settings: Mapping[str, Any]) -> float:
-    size_mb = _PAPER_MB[settings["benchmark"]] if settings["preset"] == "paper" else 0
-    return size_mb * _LOAD_S_A_MB.get(str(settings["loader"]), 0.01)
+def _load_s(run: RunSettings) -> float:
+    size, full = run.tables.size(run.preset), run.tables.full_size
+    values = sum(file.rows * (file.features + len(file.columns)) for file in run.tables.files.values())
+    share = size.rows * size.features / (full.rows * full.features)
+    return values * share * _BYTES_A_VALUE / 1e6 * _LOAD_S_A_MB.get(run.loader, 0.01)
 
 
-def _share_of_features(settings: Mapping[str, Any]) -> float:
+def _share_of_features(run: RunSettings) -> float:
     """Most of the work is in layers whose width follows the features."""
-    from farandole.benchmarks import benchmark
-    from farandole.data.candle.files import BENCHMARKS
-
-    if not settings.get("feature_subsample"):
+    if not getattr(run.parameters, "feature_subsample", 0):
         return 1.0
-    files, expected = BENCHMARKS[settings["benchmark"]], benchmark(settings["benchmark"]).expected
-    shapes = {role: (0, files.features(role, files.presets[settings["preset"]])) for role in files.files}
-    parameters = run_settings(settings).parameters
-    return expected(parameters, shapes)[0] / expected(replace(parameters, feature_subsample=0), shapes)[0]
+    size, expected = run.tables.size(run.preset), run.workload.expected
+    shapes = {role: (0, run.tables.features(role, size)) for role in run.tables.files}
+    whole: Any = replace(run.parameters, feature_subsample=0)
+    return expected(run.parameters, shapes)[0] / expected(whole, shapes)[0]
 
 
-def _samples_a_rank(settings: Mapping[str, Any]) -> float:
+def _samples_a_rank(run: RunSettings, ranks: int) -> float:
     """That go through the model on every rank there is."""
-    from farandole.data.candle.files import BENCHMARKS
     from farandole.train.plan import make_plan
 
-    rows = BENCHMARKS[settings["benchmark"]].presets[settings["preset"]].rows
+    rows = run.tables.presets[run.preset].rows
     # A batch that does not fit will fail at once; here it counts like one that does.
-    batch = min(settings["batch_size"], max(1, rows // max(settings["ranks"], settings.get("emulate_ranks") or 1)))
-    plan = make_plan(run_settings(settings, batch_size=batch, batch_scaling="none"), rows, settings["ranks"])
+    batch = min(run.parameters.batch_size, max(1, rows // max(ranks, run.emulate_ranks or 1)))
+    fitting = replace(run, parameters=replace(run.parameters, batch_size=batch), batch_scaling="none")
+    plan = make_plan(fitting, rows, ranks)
     return float(plan.epochs * plan.steps * plan.local_batch * plan.passes)

@@ -10,20 +10,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from farandole.data.candle.files import BENCHMARKS, PRESETS, benchmark, find
 from farandole.data.identity import file_identity
 from farandole.data.loaders import CACHED, METHODS, installed, loader_of
 from farandole.data.make import make
 from farandole.data.make.sets import about_bytes
+from farandole.data.tables import TableSet
 from farandole.errors import SettingsError
 from farandole.study.settings import StudySettings
+from farandole.workloads.finding import tables_of, workload_names
 
 __all__ = ["STATES", "loaders_study"]
 
 STATES = ("cold", "warm")
+_PRESET = "test"
 _USUAL = ("pandas", "pandas-chunked", "polars", "fast", CACHED)
-# P1B3 is nine tables: the tallest, the widest and the largest of them stand for it.
-_ROLES = ("train", "test", "dose_response", "expressions", "descriptors")
 _COMMAND = "{python} -m farandole.study.reading {benchmark}/{role} {path} --loader {loader} --state {state}"
 _FILE = "benchmark,role,file,path,bytes,data,ranks"
 """What tells files apart, and how many processes read each: an axis of settings that vary together."""
@@ -48,11 +48,9 @@ def loaders_study(
 
 def _check(benchmarks: Sequence[str], preset: str | None, ranks: Sequence[int]) -> None:
     if not benchmarks:
-        raise SettingsError(f"no benchmark was given. Use one or more of {', '.join(BENCHMARKS)}.")
+        raise SettingsError(f"no workload was given. Use one or more of {', '.join(workload_names())}.")
     for name in benchmarks:
-        benchmark(name)
-    if preset not in (None, *PRESETS):
-        raise SettingsError(f"preset={preset!r} is unknown. Use one of {', '.join(PRESETS)}.")
+        tables_of(name).size(preset or _PRESET)
     if not ranks or min(ranks) < 1:
         raise SettingsError(f"ranks={list(ranks)}: use numbers from 1 on, e.g. --ranks 1,2")
 
@@ -67,12 +65,13 @@ def _check_method(method: str) -> None:
 
 def _files(name: str, folder: Path, preset: str | None, ranks: Sequence[int], make_files: bool) -> list[list[Any]]:
     """As the axis has them; with `make_files` those that are missing are made, or else as they would be."""
-    roles = [role for role in _ROLES if role in BENCHMARKS[name].files]
-    paths = {role: folder / BENCHMARKS[name].files[role].name for role in roles}
+    tables = tables_of(name)
+    roles = [role for role in tables.files if not tables.compared or role in tables.compared]
+    paths = {role: folder / tables.files[role].name for role in roles}
     if make_files and (preset is not None or not all(path.is_file() for path in paths.values())):
-        make(name, folder, preset=preset or "test", progress=True)
-        find(name, folder, roles)
-    sizes = _sizes(name, paths, preset or "test")
+        make(tables, folder, preset=preset or _PRESET, progress=True)
+        tables.find(folder, roles)
+    sizes = _sizes(tables, paths, preset or _PRESET)
     largest = max(sizes, key=lambda role: sizes[role])
     return [
         [name, role, path.name, str(path.resolve()), sizes[role], file_identity(path) if path.is_file() else "", count]
@@ -82,6 +81,6 @@ def _files(name: str, folder: Path, preset: str | None, ranks: Sequence[int], ma
     ]
 
 
-def _sizes(name: str, paths: Mapping[str, Path], preset: str) -> dict[str, int]:
-    planned = {} if all(path.is_file() for path in paths.values()) else about_bytes(name, preset)
+def _sizes(tables: TableSet, paths: Mapping[str, Path], preset: str) -> dict[str, int]:
+    planned = {} if all(path.is_file() for path in paths.values()) else about_bytes(tables, preset)
     return {role: path.stat().st_size if path.is_file() else planned[path.name] for role, path in paths.items()}

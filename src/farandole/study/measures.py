@@ -53,8 +53,10 @@ def measures_of_run(folder: Path) -> Measures:
     told = {name.rpartition(".")[2]: str(why) for name, why in (record.get("reasons") or {}).items()}
     measures.reasons |= {name: why for name, why in told.items() if name in measures.values and measures.values[name] is None}
     measures.steps, measures.phases_w = (record.get("steps") or {}).get("ranks"), record.get("phases_w")
-    if record.get("benchmark") != "p1b3":
-        measures.add(dict.fromkeys(("sign_accuracy", "test_sign_accuracy")), "P1B3 alone has it")
+    if measures.values.get("sign_accuracy") is None:
+        measures.add(dict.fromkeys(("sign_accuracy", "test_sign_accuracy")), "this workload has none")
+    if record.get("metric") == "loss":
+        measures.add(dict.fromkeys(("accuracy", "test_accuracy")), "this workload is judged by its loss")
     add_trace(measures, folder)
     return measures
 

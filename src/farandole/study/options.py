@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farandole.benchmarks import NAMES
 from farandole.errors import SettingsError
 from farandole.study.points import AUTO
-from farandole.train.settings import FRAMEWORKS, PRESETS
+from farandole.train.settings import FRAMEWORKS
+from farandole.workloads.finding import workload_names
 
 if TYPE_CHECKING:
     from farandole.study.folder import StudyFolder
@@ -56,7 +56,7 @@ def add_kinds(
 def _add_what(action: argparse.ArgumentParser) -> None:
     add = action.add_argument
     # fmt: off
-    add("benchmark", nargs="?", default="", metavar="NAME", help=", ".join(NAMES))
+    add("benchmark", nargs="?", default="", metavar="NAME", help=f"{', '.join(workload_names())}, or yours: my_model.py")
     add("--command", default="", metavar="'CMD'", help="a program of your own instead; {ranks} and other settings are filled in")
     add("--ranks", metavar="1,2,4", help="how many ranks; 1x8,2x4,8x1: ranks x threads, e.g. one process with all cores against several")
     add("--emulate-ranks", metavar="1,8,48", help="train as so many ranks would, on the ranks there are")
@@ -74,7 +74,7 @@ def add_how(action: argparse.ArgumentParser, *, of_runs: bool = True) -> None:
     """Of every study; without `of_runs`, of one whose points train nothing."""
     add = action.add_argument
     # fmt: off
-    add("--preset", choices=PRESETS, help=f"how large; default: {'demo' if of_runs else 'test'}")
+    add("--preset", metavar="P", help=f"how large; default: {'the first of the workload' if of_runs else 'test'}")
     add("--repeats", type=int, metavar="R", help="runs of every point; default: 3 where a point takes less than 2 minutes, else 1")
     add("--out", type=Path, metavar="DIR", help="the study's folder; default: one under out/")
     add("--dry-run", action="store_true", help="show the points and an estimate, run nothing")
@@ -146,7 +146,7 @@ def _check_program(command: Any, given: Iterable[str]) -> None:
     useless = [name for name in ("preset", "framework") if name in given]
     if command and useless:
         raise SettingsError(
-            f"{', '.join(useless)}: of benchmarks, and this is a study of a program of your own, which is never told. Leave it out, or put it "
+            f"{', '.join(useless)}: of workloads, and this is a study of a program of your own, which is never told. Leave it out, or put it "
             "into the command"
         )
 

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from farandole.benchmarks.config_file import ALIASES, CANDLE_ONLY
 from farandole.errors import FarandoleError, SettingsError
 from farandole.launch.allocation import allocated_hosts
 from farandole.launch.hosts import Host, all_local, parse_hosts
 from farandole.results.cases import described
 from farandole.results.numbers import count
+from farandole.workloads.config_file import ALIASES, CANDLE_ONLY
 
 if TYPE_CHECKING:
     from farandole.train.settings import RunSettings
@@ -176,18 +176,20 @@ def _resolved(given: Mapping[str, Any], nodes_of: Callable[[int], int]) -> dict[
 
 
 def _data_of(settings: Mapping[str, Any]) -> str:
-    from farandole.benchmarks import benchmark
-    from farandole.data.candle.files import benchmark as files_of
-    from farandole.data.identity import data_identity
+    """Of the files it trains on, and of the file that a user's workload is written in."""
+    from farandole.data.identity import data_identity, folder_identity
+    from farandole.workloads.finding import source_of
 
     run = run_settings(settings)
-    roles = benchmark(run.benchmark).roles(run.parameters)
-    names = [file.name for role, file in files_of(run.benchmark).files.items() if roles is None or role in roles]
-    return data_identity(run.benchmark, run.data_folder, names, run.preset)
+    if run.workload.files is None:
+        found = folder_identity(run.data_folder)
+    else:
+        found = data_identity(run.workload.files, run.data_folder, run.workload.roles(run.parameters), run.preset)
+    return "-".join(filter(None, (found, source_of(run.benchmark))))
 
 
 def run_settings(settings: Mapping[str, Any], **over: Any) -> RunSettings:
-    """Of a point of a benchmark."""
+    """Of a point that runs a workload."""
     from farandole.train.settings import RunSettings
 
     return RunSettings.from_flat({LONG.get(name, name): value for name, value in settings.items() if name not in OWN} | over)
@@ -233,7 +235,8 @@ def resolved(given: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     settings = RunSettings.from_flat(values)
     check_ranks(settings, ranks)
     flat = settings.as_flat()
-    return {as_name(name): flat[name] for name in dict.fromkeys((*_TOLD, *values))}
+    chosen = ["api"] if settings.workload.apis != ("keras",) else []
+    return {as_name(name): flat[name] for name in dict.fromkeys((*_TOLD, *chosen, *values))}
 
 
 def run_words(settings: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import farandole
-from farandole.data.candle.files import benchmark
 from farandole.data.loaders import CACHED, STORING, load, loader_of
 from farandole.data.matrix import Matrix, read_matrix
 from farandole.errors import DataError, FarandoleError
@@ -39,6 +38,7 @@ from farandole.study.memory import (
     restart_resident_peak,
 )
 from farandole.study.pages import forget_pages
+from farandole.workloads.finding import tables_of
 
 __all__ = ["Reading", "measures_of", "take", "warm"]
 
@@ -194,17 +194,17 @@ def _cache(path: Path) -> Path:
 
 
 def _layout(word: str) -> dict[str, Any]:
-    """`nt3/train`, a benchmark's file, or the options of readers as JSON."""
+    """`nt3/train`, a workload's file, or the options of readers as JSON."""
     if word.startswith("{"):
         return dict(json.loads(word))
     name, _, role = word.partition("/")
-    file = benchmark(name).files[role]
+    file = tables_of(name).files[role]
     return {"columns": file.columns, "header": file.header, "delimiter": file.delimiter, "na": file.na or ("",)}
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m farandole.study.reading", description="Measure one reading of a file.")
-    parser.add_argument("layout", type=_layout, help="a benchmark's file, e.g. nt3/train, or options of readers as JSON")
+    parser.add_argument("layout", type=_layout, help="a workload's file, e.g. nt3/train, or options of readers as JSON")
     parser.add_argument("path", type=Path)
     parser.add_argument("--loader", required=True, help="e.g. pandas, fast, fast-cached")
     parser.add_argument("--state", choices=("cold", "warm"), default="warm")

@@ -105,7 +105,6 @@ def identity(study: StudySettings) -> dict[str, Any]:
 
 def prepare_data(points: Sequence[Point]) -> None:
     """Files that are missing are made; what is read once is in the cache for all points."""
-    from farandole.benchmarks import benchmark
     from farandole.train.session import make_missing_data
 
     seen: set[Path] = set()
@@ -116,7 +115,8 @@ def prepare_data(points: Sequence[Point]) -> None:
         if settings.data_folder not in seen:
             seen.add(settings.data_folder)
             make_missing_data(settings)
-            benchmark(settings.benchmark).load(settings.data_folder, settings.parameters)
+            if settings.workload.files is not None:
+                settings.workload.load(settings.parameters, settings.data_folder)
 
 
 def run_study(

@@ -15,6 +15,8 @@ from farandole.errors import SettingsError
 from farandole.launch.hosts import Host, as_option, parse_hosts
 from farandole.optim.scaling import RULES
 from farandole.study.points import AUTO, Point, as_name, as_setting, expand, is_launched, usable_cores
+from farandole.train.importing import keras_backend
+from farandole.workloads.finding import find_workload
 
 __all__ = ["KINDS", "REPEATS", "SHORT_S", "StudySettings", "read_toml"]
 
@@ -34,21 +36,22 @@ _SPREADING = ("srun", "mpiexec", "mpirun", "aprun", "jsrun", "ibrun")
 """What starts ranks on all nodes of an allocation."""
 _EXAMPLES = {
     **dict.fromkeys(("strong", "weak"), "--ranks 1,2,4 or --emulate-ranks 1,48"),
-    "batch": "--batches 20,40, or of a benchmark --ranks 1,2, which varies batch_scaling, the rule by which batches follow the ranks",
-    "lr": "--rates 0.001,0.01, or of a benchmark --ranks 1,2, which varies lr_scaling, the rule by which rates follow the ranks",
+    "batch": "--batches 20,40, or of a workload --ranks 1,2, which varies batch_scaling, the rule by which batches follow the ranks",
+    "lr": "--rates 0.001,0.01, or of a workload --ranks 1,2, which varies lr_scaling, the rule by which rates follow the ranks",
 }
 
 
 @dataclass(kw_only=True, slots=True)
 class StudySettings:
-    """A study: one benchmark or command, run at every combination of its axes."""
+    """A study: one workload or command, run at every combination of its axes."""
 
     kind: str
     benchmark: str = ""
-    """nt3, p1b1, p1b2 or p1b3; empty where a command is studied."""
+    """A workload, as `farandole run` takes it; empty where a command is studied."""
     command: str = ""
     """A user's own program; `{ranks}`, `{batch_size}` and the like are replaced by a point's settings."""
-    preset: str = "demo"
+    preset: str = ""
+    """Empty: the workload's first."""
     framework: str = "torch"
     title: str = ""
     axes: dict[str, Sequence[Any]] = field(default_factory=dict)
@@ -67,6 +70,8 @@ class StudySettings:
     """Measure the idle node for so long before the first point; 0: do not."""
     out: Path | None = None
     """The folder of the results; None is one under out/."""
+    name: str = field(init=False, default="command")
+    """Of the workload."""
     allocated: Sequence[Host] = field(init=False, default=())
     """Hosts of a batch system's allocation in which the study runs, for programs that `farandole launch` starts."""
 
@@ -76,7 +81,7 @@ class StudySettings:
             raise SettingsError(f"kind={self.kind!r} is unknown. Use one of {', '.join(KINDS)}.")
         if bool(self.benchmark) == bool(self.command):
             raise SettingsError(
-                f"study {self.kind}: name a benchmark (nt3, p1b1, p1b2, p1b3) or give --command 'python train.py', one of both"
+                f"study {self.kind}: name a workload (nt3, my_model.py, ...) or give --command 'python train.py', one of both"
             )
         if self.hosts and self.ranks_per_node:
             raise SettingsError("hosts and ranks_per_node: the hosts' slots say how many ranks each takes; leave the other out")
@@ -88,13 +93,20 @@ class StudySettings:
                 f"{', '.join(_SPREADING[:-1])} or {_SPREADING[-1]}; or leave {{ranks}} out, and farandole launch starts them on every "
                 "node, e.g. --command 'python train.py'; or leave --ranks-per-node out"
             )
+        if self.benchmark:
+            self._find()
         named = as_name if self.command else as_setting
         self.axes = {",".join(map(named, name.split(","))): _values(name, found) for name, found in self.axes.items()}
         self.settings = {named(name): _plain(name, value) for name, value in self.settings.items()}
         self._vary_rules()
         self._check_axes()
         self.title = self.title or self._title()
-        self.out = self.out or Path("out", f"study-{self.kind}-{self.benchmark or 'command'}")
+        self.out = self.out or Path("out", f"study-{self.kind}-{self.name}")
+
+    def _find(self) -> None:
+        keras_backend(self.framework)
+        known = find_workload(self.benchmark)
+        self.name, self.preset = known.name, self.preset or known.default_preset
 
     def _check_types(self) -> None:
         """A file may hold anything."""
@@ -110,7 +122,7 @@ class StudySettings:
             raise SettingsError(f"idle_s={self.idle_s!r}: expected seconds, e.g. --idle 10, or idle_s = 10")
 
     def _vary_rules(self) -> None:
-        """Ranks alone, in a study of batches or rates of a benchmark: what can vary is how these follow the ranks."""
+        """Ranks alone, in a study of batches or rates of a workload: what can vary is how these follow the ranks."""
         rule = KINDS[self.kind][-1]
         together = [value for axis, values in self.axes.items() if "," in axis for one in values if isinstance(one, list) for value in one[:1]]
         ranks = [value for name in _RANKS for value in (*self.axes.get(name, ()), self.settings.get(name, 1))] + together
@@ -226,7 +238,7 @@ class StudySettings:
 
     def _title(self) -> str:
         what = {"strong": "strong scaling", "weak": "weak scaling", "batch": "batch sizes", "lr": "learning rates", "loaders": "loaders compared"}
-        name = f"{self.benchmark} ({self.preset})" if self.benchmark else self.command
+        name = f"{self.name} ({self.preset})" if self.benchmark else self.command
         return f"{name}: {what[self.kind]}"
 
 
@@ -281,7 +293,7 @@ def _path(file: Path, name: str, value: Any) -> Path:
 
 def _check_loaders(path: Path, content: Mapping[str, Any]) -> None:
     if "benchmarks" not in content:
-        raise SettingsError(f'{path}: benchmarks is missing. Give a list, e.g. benchmarks = ["nt3", "p1b2"].')
+        raise SettingsError(f'{path}: benchmarks is missing. Give a list of workloads, e.g. benchmarks = ["nt3", "p1b2"].')
     for name, (kind, example) in _LISTS.items():
         values = content.get(name, [])
         if not isinstance(values, list) or any(type(value) is not kind for value in values):

@@ -16,9 +16,10 @@ from farandole.errors import SettingsError
 
 if TYPE_CHECKING:
     from farandole.observe.phases import PhaseTimes
-    from farandole.train.callbacks import Epochs
+    from farandole.train.hooks import Epochs
     from farandole.train.plan import Plan
     from farandole.train.settings import RunSettings
+    from farandole.train.trainer import Trainer
 
 __all__ = ["FOLDER", "RESUME", "RunCheckpoints", "Spent", "kept", "parsed_when", "refuse_checkpoints"]
 
@@ -72,78 +73,70 @@ class RunCheckpoints:
     """A run's checkpoints, on one rank. Collective to make and to use."""
 
     def __init__(
-        self,
-        settings: RunSettings,
-        model: Any,
-        plan: Plan,
-        *,
-        epochs: Epochs,
-        knowing: list[Any],
-        spent: Spent,
+        self, settings: RunSettings, trainer: Trainer, plan: Plan, *, epochs: Epochs, knowing: Mapping[str, Any], spent: Spent,
         note: Callable[[str], None],
-    ) -> None:
-        from farandole.keras.checkpoint import Checkpointer
-
+    ) -> None:  # fmt: skip
         assert settings.checkpoint_folder is not None
-        self._settings, self._model, self._plan, self._note = settings, model, plan, note
+        self._settings, self._trainer, self._plan, self._note = settings, trainer, plan, note
         self.folder = settings.checkpoint_folder
         self._made_by: dict[str, Any] = {"starts": 0}
-        self.callback = Checkpointer(
+        # Keras counts batches, our own loop steps.
+        self._counted = plan.passes if settings.api == "keras" else 1
+        self.checkpointer = trainer.checkpointer(
             self.folder,
-            model,
-            callbacks=knowing,
-            when=parsed_when(settings.checkpoint_every, plan.passes),
+            when=parsed_when(settings.checkpoint_every, self._counted),
             keep=kept(settings.checkpoint_keep, settings.checkpoint_best),
             own={"seconds": spent},
             epochs=epochs,
             run=self._made_by,
+            **knowing,
         )
-        epochs.passing = lambda: self.callback.passing
+        epochs.passing = lambda: bool(self.checkpointer.passing)
 
     def restore(self) -> int:
         """The epoch to begin with. Collective."""
-        first = self.callback.restore()
-        if self.callback.came_from is None and self._settings.resume == "required":
+        first: int = self.checkpointer.restore()
+        if self.checkpointer.came_from is None and self._settings.resume == "required":
             raise SettingsError(f"--resume required: {self.folder} has no checkpoint. Leave it out to begin with the first epoch.")
         before, self._made_by["starts"] = dict(self._made_by), self._made_by["starts"] + 1
-        self._made_by |= {"ranks": self._plan.ranks, "rate": self._plan.rate, "passes": self._plan.passes}
-        if self.callback.came_from is not None:
+        self._made_by |= {"ranks": self._plan.ranks, "rate": self._plan.rate, "passes": self._counted}
+        if self.checkpointer.came_from is not None:
             self._follow_rate(before["rate"])
-            self._follow_passes(before.get("passes", self._plan.passes))
+            self._follow_passes(before.get("passes", self._counted))
             first = self._follow_ranks(first, before["ranks"])
         return first
 
     def _follow_rate(self, before: float) -> None:
         if before != self._plan.rate:
-            optimizer = self._model.optimizer
-            optimizer.learning_rate = float(optimizer.learning_rate) * self._plan.rate / before
+            self._trainer.rate = self._trainer.rate * self._plan.rate / before
             self._note(f"the rate was {before:g} for the part before the checkpoint and is {self._plan.rate:g} for the rest")
 
     def _follow_passes(self, before: int) -> None:
         """Batches are counted, of which other ranks do more or fewer for the same steps."""
-        progress = self.callback.progress
-        progress.step = progress.step * self._plan.passes // before
+        progress = self.checkpointer.progress
+        progress.step = progress.step * self._counted // before
 
     def _follow_ranks(self, first: int, before: int) -> int:
         """Where epochs are divided, those done by other ranks count for what they are in all."""
         divided = self._plan.parallel == "epochs" and self._settings.work == "strong"
         if before == self._plan.ranks or not divided:
             return first
-        progress = self.callback.progress
-        progress.epoch = progress.epoch * before // self._plan.ranks
-        self._note(f"each of {before} ranks had done {first} of its epochs, which count as {progress.epoch} of {self._plan.ranks}'s")
-        return progress.epoch
+        progress = self.checkpointer.progress
+        epoch: int = progress.epoch * before // self._plan.ranks
+        progress.epoch = epoch
+        self._note(f"each of {before} ranks had done {first} of its epochs, which count as {epoch} of {self._plan.ranks}'s")
+        return epoch
 
     def last_good(self) -> str:
         """Where to go on from when training has failed."""
-        step = self.callback.saved_at
+        step = self.checkpointer.saved_at
         if step is None:
             return f"There is no checkpoint of it in {self.folder} yet."
         return f"The last good checkpoint, of step {step}, is in {self.folder}."
 
     def as_record(self) -> dict[str, Any]:
         """For run.json."""
-        came_from = self.callback.came_from
+        came_from = self.checkpointer.came_from
         return {
             "directory": str(self.folder),
             "every": self._settings.checkpoint_every,
@@ -155,7 +148,7 @@ class RunCheckpoints:
     def _spent_at_last(self) -> dict[str, Any]:
         """Of training over all starts, at the last checkpoint."""
         names = ("energy_j", "energy_provenance", "energy_reason")
-        return {name: getattr(self.callback.progress, name) for name in names}
+        return {name: getattr(self.checkpointer.progress, name) for name in names}
 
 
 class Spent:

@@ -1,26 +1,31 @@
-"""`farandole run`: a benchmark from its files to a trained and judged model."""
+"""`farandole run`: a workload from its files to a trained and judged model."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
+import itertools
 import json
 import os
 import shlex
 import sys
 import time
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farandole.benchmarks import NAMES, benchmark
-from farandole.benchmarks.config_file import ALIASES, CANDLE_ONLY, LISTS, literal
-from farandole.benchmarks.parameters import kinds
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
 from farandole.train.checkpointing import RESUME
+from farandole.train.importing import keras_backend
 from farandole.train.running import is_first, is_first_of_node, prepare, run_as_rank
-from farandole.train.settings import FRAMEWORKS, LOADERS, PARALLEL, PRESETS, RunSettings
+from farandole.train.settings import FRAMEWORKS, LOADERS, RunSettings
+from farandole.workloads.config_file import ALIASES, CANDLE_ONLY, LISTS, literal
+from farandole.workloads.finding import find_workload, is_reference, workload_names
+from farandole.workloads.parameters import kinds
+from farandole.workloads.workload import APIS, PARALLEL, Workload
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -30,12 +35,15 @@ __all__ = ["add_run"]
 _EXAMPLES = """\
 examples:
   farandole run nt3 -n 2                                half a minute on two cores, the first time longer; the data is made on the fly
+  farandole run nt3 --help                              its parameters
   farandole run p1b2 -n 4 --preset test --parallel steps
   farandole run nt3 -n 2 --threads 1                    each rank computes with one thread, as -n 1 --threads 1 does
   farandole run nt3 -n 2 --emulate-ranks 16             the accuracy 16 ranks would have
   farandole run nt3 -n 8 --preset paper --data-dir DIR  the real files, the papers' sizes
   farandole run nt3 -n 2 --restarts 3 --output-dir run1   checkpoints; started again by itself, or by the same command
   farandole run nt3 --config_file nt3_default_model.txt --epochs 8 --batch_size 20
+  farandole run --new my_model.py                       a model and data of your own: write a file to begin with
+  farandole run my_model.py -n 2                        and train it
   farandole run --list
 
 Under mpiexec, srun or `farandole launch` it is one of the ranks there are, and -n is left out.
@@ -43,38 +51,65 @@ Under mpiexec, srun or `farandole launch` it is one of the ranks there are, and 
 _SHORT = {"epochs": "-e", "batch_size": "-z", "learning_rate": "-lr"}
 
 
+class _RunParser(argparse.ArgumentParser):
+    """Learns the parameters of the workload that was typed before it reads the words."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words: Sequence[str] = sys.argv[1:] if args is None else args
+        if (reference := self._workload_in(words)) is not None:
+            keras_backend(next((word for last, word in itertools.pairwise(words) if last == "--framework"), FRAMEWORKS[0]))
+            _add_parameters(self, find_workload(reference))
+        found, unknown = super().parse_known_args(args, namespace)
+        options = [word for word in unknown if word.startswith("-")]
+        if options:
+            self.error(f"unknown option {options[0]}{self._nearest(options[0])}. To see all: farandole run {reference or 'NAME'} --help")
+        return found, unknown
+
+    def _workload_in(self, words: Sequence[str]) -> str | None:
+        """The first word that names one and is no value of an option."""
+        before = ["", *words]
+        return next((word for last, word in zip(before, words) if is_reference(word) and not self._takes_value(last)), None)
+
+    def _takes_value(self, word: str) -> bool:
+        action = self._option_string_actions.get(word)
+        return action is not None and action.nargs is None
+
+    def _nearest(self, option: str) -> str:
+        close = difflib.get_close_matches(option.partition("=")[0], self._option_string_actions, n=1)
+        return f": did you mean {close[0]}?" if close else ""
+
+
 def add_run(verbs: Verbs) -> None:
     verb = verbs.add_parser(
-        "run", help="train a CANDLE benchmark, from files to accuracy",
-        description="Train one of CANDLE's Pilot1 benchmarks and say what each phase cost and how good the model is.",
-        usage="farandole run NAME [-n N] [options] [hyper-parameters]",
+        "run", help="train a workload, from files to accuracy",
+        description="Train a workload, one of ours or your own, and say what each phase cost and how good the model is.",
+        usage="farandole run NAME [-n N] [options] [parameters of NAME]",
         epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )  # fmt: skip
+    verb.__class__ = _RunParser
     _add_run_options(verb)
-    _add_hyper_parameters(verb.add_argument_group("hyper-parameters, under CANDLE's names (- or _)"))
-    for name in sorted(CANDLE_ONLY | {"train_data", "test_data"}):
-        short = ["-v"] if name == "verbose" else []
-        count: dict[str, Any] = {"nargs": "*"} if name in LISTS else {"nargs": "?", "const": "True"}
-        verb.add_argument(*short, f"--{name}", dest=f"candle_{name}", help=argparse.SUPPRESS, **count)
-    verb.set_defaults(run=_run, known=f"Known hyper-parameters: {', '.join(sorted(_all_parameters()))}.")
+    verb.set_defaults(run=_run)
 
 
 def _add_run_options(verb: argparse.ArgumentParser) -> None:
     add, default = verb.add_argument, argparse.SUPPRESS
     # fmt: off
-    add("benchmark", nargs="?", metavar="NAME", help=", ".join(NAMES))
+    add("benchmark", nargs="?", metavar="NAME",
+        help=f"{', '.join(workload_names())}, a file such as my_model.py:WORKLOAD, or a module such as package.module:WORKLOAD")
     add("-n", "--ranks", type=int, metavar="N", help="ranks to start here; default: 1")
     add("--threads", type=int, metavar="T",
         help="threads a rank computes with; default: OMP_NUM_THREADS, or its share of the cores. Give it where runs on other numbers of "
              "ranks are compared: without, one rank has all cores and two have half each")
     add("-H", "--hosts", metavar="a:2,b:2", help="start them on these hosts, so many on each; folders must be the same there")
     add("--hostfile", type=Path, metavar="FILE", help="hosts from a file, one a line: `a slots=2`")
-    add("--list", action="store_true", help="show the benchmarks and their presets")
-    add("--preset", choices=PRESETS, help="how large; demo: the benchmark's own network on small data, test: seconds, paper: as published; default: demo")
+    add("--list", action="store_true", help="show the workloads and their presets")
+    add("--new", type=Path, metavar="FILE.py", help="write a workload of your own to begin with (--api keras: with a Keras model)")
+    add("--preset", metavar="P", help="how large; default: the workload's first, see --list")
+    add("--api", choices=APIS, help="train the workload's Keras model or its plain torch module, where it has both")
     add("--framework", choices=FRAMEWORKS, help="what Keras computes with; default: torch")
     add("--data-dir", type=Path, metavar="DIR", help="where the files are; default: out/data/NAME-PRESET")
-    add("--make-data", action="store_true", help="make missing files; demo and test do so anyway")
+    add("--make-data", action="store_true", help="make missing files, also those of a preset that is as large as the papers' (others are made anyway)")
     add("--loader", choices=LOADERS, help="what reads the files; default: our reader with its cache (fast-cached)")
     add("--output-dir", "--output_dir", "-s", "--save_path", "--save", type=Path, metavar="DIR",
         help="the run directory; default: out/NAME-TIME")
@@ -106,27 +141,34 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     # fmt: on
 
 
-def _add_hyper_parameters(group: Any) -> None:
-    for name, (found, kind, users) in _all_parameters().items():
-        older = [f"--{alias}" for alias, meant in ALIASES.items() if meant == name]
-        flags = list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}", *older]))
-        short = [_SHORT[name]] if name in _SHORT else []
-        choices = f": {', '.join(found.metadata['choices'])}" if found.metadata["choices"] else ""
-        only = "" if len(users) == len(NAMES) else f" ({', '.join(users)})"
-        count = {"nargs": "+"} if _is_list(kind) else {"nargs": "?", "const": "True"} if kind is bool else {}
-        group.add_argument(
-            *short, *flags, dest=f"parameter_{name}", metavar="X", help=found.metadata["help"] + choices + only, **count
-        )
+def _add_parameters(verb: argparse.ArgumentParser, known: Workload) -> None:
+    names = "under CANDLE's names (- or _)" if known.candle else "- or _ in their names"
+    group = verb.add_argument_group(f"parameters of {known.name}, {names}")
+    types = kinds(known.parameters)
+    for field in dataclasses.fields(known.parameters):
+        kind, older = types[field.name], [f"--{alias}" for alias, meant in ALIASES.items() if meant == field.name and known.candle]
+        flags = list(dict.fromkeys([f"--{field.name}", f"--{field.name.replace('_', '-')}", *older]))
+        short = [_SHORT[field.name]] if field.name in _SHORT else []
+        counted: dict[str, Any] = {"nargs": "+"} if _is_list(kind) else {"nargs": "?", "const": "True"} if kind is bool else {}
+        try:
+            group.add_argument(*short, *flags, dest=f"parameter_{field.name}", metavar="X", help=_help(field), **counted)
+        except argparse.ArgumentError:
+            raise SettingsError(
+                f"workload {known.name!r}: `farandole run` has an option --{field.name}: give the parameter another name."
+            ) from None
+    for name in sorted(CANDLE_ONLY | {"train_data", "test_data"}) if known.candle else ():
+        count: dict[str, Any] = {"nargs": "*"} if name in LISTS else {"nargs": "?", "const": "True"}
+        verb.add_argument(*(["-v"] if name == "verbose" else []), f"--{name}", dest=f"candle_{name}", help=argparse.SUPPRESS, **count)
 
 
-def _all_parameters() -> dict[str, tuple[dataclasses.Field[Any], Any, list[str]]]:
-    """Every hyper-parameter with its type and the benchmarks that have it."""
-    found: dict[str, tuple[dataclasses.Field[Any], Any, list[str]]] = {}
-    for name in NAMES:
-        cls = benchmark(name).parameters
-        for field in dataclasses.fields(cls):
-            found.setdefault(field.name, (field, kinds(cls)[field.name], []))[2].append(name)
-    return found
+def _help(field: dataclasses.Field[Any]) -> str:
+    text, choices = field.metadata.get("help", ""), field.metadata.get("choices")
+    default = "" if field.default in (dataclasses.MISSING, None) else f"default: {_typed(field.default)}"
+    return "; ".join(filter(None, [text + (f": {', '.join(choices)}" if choices else ""), default])).replace("%", "%%")
+
+
+def _typed(value: Any) -> str:
+    return " ".join(map(str, value)) or "[]" if isinstance(value, tuple) else str(value)
 
 
 def _is_list(kind: Any) -> bool:
@@ -138,6 +180,8 @@ def _run(options: argparse.Namespace) -> int:
     if given.get("list"):
         print(_listing())
         return 0
+    if "new" in given:
+        return _write_new(given["new"], given.get("api", "torch"))
     as_rank = _is_rank()
     try:
         settings = _settings(given, as_rank)
@@ -147,9 +191,9 @@ def _run(options: argparse.Namespace) -> int:
         raise
     repeat = sys.argv[1:]
     if settings.checkpoint_every and settings.output_dir is None:
-        settings.output_dir = _new_folder(settings.benchmark)
+        settings.output_dir = _new_folder(settings.workload.name)
         repeat = [*repeat, "--output-dir", str(settings.output_dir)]
-    folder = settings.output_dir = settings.output_dir or _new_folder(settings.benchmark)
+    folder = settings.output_dir = settings.output_dir or _new_folder(settings.workload.name)
     stream = sys.stderr if given.get("json") else sys.stdout
     code = _as_rank(settings, stream) if as_rank else _on_new_ranks(settings, folder, given, stream, repeat)
     if code == 0 and (not as_rank or is_first()):
@@ -159,8 +203,11 @@ def _run(options: argparse.Namespace) -> int:
 
 def _settings(given: dict[str, Any], as_rank: bool) -> RunSettings:
     if "benchmark" not in given:
-        taken = next((f"{value} was taken for a value of an option: begin with it. " for value in given.values() if value in NAMES), "")
-        raise SettingsError(f"which benchmark? {taken}Type e.g. farandole run nt3 -n 2. There are {', '.join(NAMES)}.")
+        values = [word for value in given.values() for word in (value if isinstance(value, list) else [value]) if isinstance(word, str)]
+        taken = next((f"{value} was taken for a value of an option: begin with it. " for value in values if is_reference(value)), "")
+        raise SettingsError(
+            f"which workload? {taken}Type e.g. farandole run nt3 -n 2. There are {', '.join(workload_names())}, and yours: farandole run my_model.py"
+        )
     settings = RunSettings.from_flat(_values(given))
     if "restarts" in given or "time_limit" in given:
         settings.checkpoint_every = settings.checkpoint_every or "1"
@@ -186,7 +233,7 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
     values |= {
         name.removeprefix("candle_"): _candle_value(text) for name, text in given.items() if name.startswith("candle_")
     }
-    known = kinds(benchmark(given["benchmark"]).parameters)
+    known = kinds(find_workload(given["benchmark"]).parameters)
     for name, text in given.items():
         if name.startswith("parameter_"):
             parameter = name.removeprefix("parameter_")
@@ -275,17 +322,29 @@ def _show(folder: Path, given: dict[str, Any], repeat: list[str]) -> None:
         print(f"{'page':<10}{page}")
 
 
-def _listing() -> str:
-    from farandole.data.candle.files import BENCHMARKS
+def _write_new(path: Path, api: str) -> int:
+    from farandole.workloads.skeleton import write_skeleton
 
+    write_skeleton(path, api)
+    print(f"{path} is a workload. To train it, type: farandole run {path} -n 2")
+    return 0
+
+
+def _listing() -> str:
     lines: list[str] = []
-    for name in NAMES:
-        known = benchmark(name)
+    for name in workload_names():
+        try:
+            known = find_workload(name)
+        except SettingsError as error:
+            lines.append(f"{name}  {error}")
+            continue
         lines.append(f"{name}  {known.title}")
-        for preset in PRESETS:
-            size, parameters = BENCHMARKS[name].presets[preset], known.parameters(**known.presets[preset])
-            lines.append(
-                f"  {preset:<6}{size.rows:>10,} rows  {size.features:>7,} features  {parameters.epochs:>4} epochs  batch "
-                f"{parameters.batch_size:<4} {parameters.optimizer}"
-            )
-    return "\n".join(lines)
+        lines += [f"  {preset:<6}{_size(known, preset)}" for preset in known.presets]
+    return "\n".join([*lines, "yours: farandole run my_model.py; to write one, type: farandole run --new my_model.py"])
+
+
+def _size(known: Workload, preset: str) -> str:
+    parameters = known.parameters(**known.presets[preset])
+    size = known.files.presets[preset] if known.files and preset in known.files.presets else None
+    shape = "" if size is None else f"{size.rows:>10,} rows  {size.features:>7,} features  "
+    return f"{shape}{parameters.epochs:>4} epochs  batch {parameters.batch_size:<4} {parameters.optimizer}"

@@ -1,20 +1,21 @@
-"""Importing Keras in half the time, in processes that train with it and do nothing else."""
+"""Importing frameworks fast, in processes that train with one and do nothing else."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import sys
 from collections.abc import Iterator
 
-__all__ = ["keras_alone"]
+__all__ = ["frameworks_alone", "keras_backend"]
 
 _LOOKED_FOR = {"jax", "pandas", "sklearn", "tensorflow"}
 """What Keras loads when it is there, to know its types: seconds for each rank."""
 
 
 @contextlib.contextmanager
-def keras_alone(framework: str) -> Iterator[None]:
+def frameworks_alone(framework: str) -> Iterator[None]:
     """Keras loaded meanwhile finds no package but its backend; what was loaded before stays, and may be loaded after.
 
     Frameworks are hundreds of thousands of objects that stay: garbage is not looked for among them, now or later.
@@ -29,3 +30,10 @@ def keras_alone(framework: str) -> Iterator[None]:
         gc.enable()
         for name in hidden:
             del sys.modules[name]
+
+
+def keras_backend(framework: str) -> None:
+    """What Keras will compute with when it is imported, by whomever: a user's own file may be the first."""
+    if "keras" not in sys.modules:
+        os.environ["KERAS_BACKEND"] = framework
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -9,26 +9,23 @@ import bisect
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from farandole.benchmarks import benchmark
-from farandole.benchmarks.benchmark import Shapes
-from farandole.benchmarks.samples import ArraySamples, TrainingData
+import numpy as np
+
 from farandole.data.cache import FOLDER
-from farandole.data.candle.files import benchmark as files_of
-from farandole.data.candle.files import find
-from farandole.data.candle.tables import CACHED
+from farandole.data.loaders import CACHED
+from farandole.data.tables import Shapes
 from farandole.errors import SettingsError
-from farandole.optim.scaling import scaled_batch
-from farandole.train.layer_shapes import layer_shapes
 from farandole.train.memory_estimate import DataBytes, LayerShape, MemoryEstimate, estimate_memory
-from farandole.train.optimizer import SLOTS
-from farandole.train.plan import make_plan
+from farandole.train.optimizers import SLOTS
+from farandole.train.plan import local_batch, passes_of_rank
 from farandole.train.settings import RunSettings
+from farandole.train.trainer import layer_shapes
+from farandole.workloads.samples import ArraySamples, TrainingData
 
 __all__ = ["check_before_loading", "check_training", "text_bytes"]
 
 _SOME_CLASSES = ("",) * 10
 """How many there are is known once labels are read, and is next to nothing of a network."""
-_ANY_ROWS = 1 << 40
 
 
 def check_before_loading(
@@ -36,32 +33,32 @@ def check_before_loading(
 ) -> MemoryEstimate:
     """What each of `size` ranks needs; an error where that is more than its `share` of the free memory.
 
-    `shapes` and `text` are those of its files, by `table_shapes` and `text_bytes`.
+    `shapes` and `text` are those of its files, by `TableSet.shapes` and `text_bytes`.
     """
-    known, parameters = benchmark(settings.benchmark), settings.parameters
+    known, parameters = settings.workload, settings.parameters
     if text:
         _check_reading(settings, shapes, share * local_size)
     features, nbytes = known.expected(parameters, shapes)
-    unused = sum(_table_bytes(shape) for shape in shapes.values()) if parameters.feature_subsample and text else 0
-    none = ArraySamples((), None)
+    unused = sum(_table_bytes(shape) for shape in shapes.values()) if getattr(parameters, "feature_subsample", 0) and text else 0
+    none = ArraySamples(np.empty((0, features), np.float32))
     data = TrainingData(train=none, validation=none, test=none, features=features, classes=_SOME_CLASSES, nbytes=nbytes)
     to_load = DataBytes(tables=nbytes, unused=unused, text=text)
     return check_training(settings, data, size=size, share=share, to_load=to_load)
 
 
 def check_training(
-    settings: RunSettings, data: TrainingData, *, size: int, share: int, to_load: DataBytes | None = None
-) -> MemoryEstimate:
-    """The estimate for the benchmark's network on `data`, which is in memory but for what is `to_load`; the same error."""
-    known, parameters = benchmark(settings.benchmark), settings.parameters
-    layers = layer_shapes(lambda: known.build(parameters, data))
+    settings: RunSettings, data: TrainingData, *, size: int, share: int, to_load: DataBytes | None = None,
+    layers: Sequence[LayerShape] | None = None,
+) -> MemoryEstimate:  # fmt: skip
+    """The estimate for the workload's network on `data`, which is in memory but for what is `to_load`; the same error."""
+    parameters = settings.parameters
+    layers = layer_shapes(settings, data) if layers is None else layers
     _check_weights(layers, share)
-    plan = make_plan(settings, _ANY_ROWS, size)
 
     def estimated(batch_size: int) -> MemoryEstimate:
         return estimate_memory(
-            layers, framework=settings.framework, slots=SLOTS[parameters.optimizer], passes=plan.passes, ranks=size,
-            local_batch=scaled_batch(batch_size, plan.ranks, settings.batch_scaling), data=to_load or DataBytes(),
+            layers, framework=settings.framework, slots=SLOTS[parameters.optimizer], passes=passes_of_rank(settings, size), ranks=size,
+            local_batch=local_batch(settings, batch_size, size), data=to_load or DataBytes(),
         )  # fmt: skip
 
     found = estimated(parameters.batch_size)
@@ -104,7 +101,7 @@ def _check_reading(settings: RunSettings, shapes: Shapes, free: int) -> None:
     if _table_bytes(shape) > free:
         rows, features = shape
         raise SettingsError(
-            f"{files_of(settings.benchmark).files[role].name} cannot be read: about {rows:,} rows of {features:,} numbers take "
+            f"{settings.tables.files[role].name} cannot be read: about {rows:,} rows of {features:,} numbers take "
             f"{_gib(_table_bytes(shape))}, and {_gib(free)} are free on the node. Read it once where there is more memory, with "
             f"the default loader: it is kept in {FOLDER} beside the file, and from then on only the features in use "
             "(feature_subsample) take memory."
@@ -115,7 +112,7 @@ def text_bytes(settings: RunSettings, roles: Collection[str] | None) -> int:
     """Of the largest file that will be parsed; 0 where all were parsed before, whose tables are mapped, page by page."""
     if settings.loader == CACHED and (settings.data_folder / FOLDER).is_dir():
         return 0
-    return max(path.stat().st_size for path in find(settings.benchmark, settings.data_folder, roles).values())
+    return max(path.stat().st_size for path in settings.tables.find(settings.data_folder, roles).values())
 
 
 def _table_bytes(shape: tuple[int, int]) -> int:

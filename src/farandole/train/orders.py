@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from farandole.benchmarks.samples import Rows
 from farandole.data.split import batches_of_rank
 from farandole.train.plan import Plan
+from farandole.workloads.samples import Rows
 
 __all__ = ["orders"]
 

@@ -12,26 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from farandole.benchmarks import benchmark
 from farandole.errors import SettingsError
 from farandole.optim.epochs import equal_epochs
 from farandole.optim.scaling import scaled_batch, scaled_rate
+from farandole.train.optimizers import DEFAULT_RATES
 from farandole.train.settings import RunSettings
 
-__all__ = ["DEFAULT_RATES", "Plan", "advice", "check_ranks", "make_plan"]
-
-DEFAULT_RATES = {
-    "sgd": 0.01,
-    "rmsprop": 0.001,
-    "adam": 0.001,
-    "adagrad": 0.001,
-    "adadelta": 0.001,
-    "adamax": 0.001,
-    "nadam": 0.001,
-    "lars": 0.01,
-}
-"""Keras' own, where no rate is given; LARS' has none."""
-
+__all__ = ["Plan", "advice", "check_ranks", "local_batch", "make_plan", "passes_of_rank"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
@@ -82,7 +69,7 @@ def make_plan(settings: RunSettings, rows: int, size: int) -> Plan:
     """For `size` ranks and `rows` samples to train on; errors name numbers that work."""
     check_ranks(settings, size)
     parameters, ranks = settings.parameters, _ranks(settings.emulate_ranks, size)
-    batch = scaled_batch(parameters.batch_size, ranks, settings.batch_scaling)
+    batch = local_batch(settings, parameters.batch_size, size)
     mine = rows if settings.parallel == "epochs" else rows // ranks
     _check_batch(settings, batch, mine, rows, ranks)
     longest = rows if settings.parallel == "epochs" else -(-rows // ranks)
@@ -107,19 +94,29 @@ def make_plan(settings: RunSettings, rows: int, size: int) -> Plan:
     )
 
 
+def local_batch(settings: RunSettings, batch_size: int, size: int) -> int:
+    """Samples of one rank in a step, of those that `size` ranks train as."""
+    return scaled_batch(batch_size, _ranks(settings.emulate_ranks, size), settings.batch_scaling)
+
+
+def passes_of_rank(settings: RunSettings, size: int) -> int:
+    """Batches whose gradients each of `size` ranks adds up before a step."""
+    return _ranks(settings.emulate_ranks, size) // size
+
+
 def advice(settings: RunSettings, plan: Plan) -> list[str]:
     """Words of warning: where the papers' experience speaks against a plan, and where a part of it does nothing."""
     return [text for text in (_few_epochs(settings, plan), _idle_warmup(settings, plan)) if text]
 
 
 def _few_epochs(settings: RunSettings, plan: Plan) -> str | None:
-    known = benchmark(settings.benchmark)
+    known = settings.workload
     if plan.parallel == "epochs" and plan.ranks > 1 and plan.epochs < known.enough_epochs:
         epochs = settings.parameters.epochs
         most = max((n for n in range(1, epochs // known.enough_epochs + 1) if not epochs % n), default=1)
         fewer = f"Use at most {most} rank{'s' * (most > 1)}, more epochs, or --weak."
         return (
-            f"{plan.epochs} epochs a rank: below {known.enough_epochs} the papers found {settings.benchmark} to lose "
+            f"{plan.epochs} epochs a rank: below {known.enough_epochs} {known.name} is known to lose "
             f"accuracy. {'Use more epochs.' if settings.work == 'weak' else fewer}"
         )
     return None

@@ -14,9 +14,9 @@ from farandole.train.plan import Plan
 from farandole.train.settings import RunSettings
 
 if TYPE_CHECKING:
-    from farandole.benchmarks.samples import TrainingData
-    from farandole.train.callbacks import EpochRecord
+    from farandole.train.hooks import EpochRecord
     from farandole.train.memory_estimate import MemoryEstimate
+    from farandole.workloads.samples import TrainingData
 
 __all__ = ["RunLog"]
 
@@ -64,7 +64,7 @@ class RunLog:
             f"{nbytes / 2**20:,.0f} MiB" for nbytes in (found.peak_bytes, found.data_bytes, found.needed_bytes, share)
         )
         self.say(
-            f"{settings.benchmark} ({settings.preset}) will take at most about {peak} a rank, to {found.largest_phase}: {more} "
+            f"{settings.workload.name} ({settings.preset}) will take at most about {peak} a rank, to {found.largest_phase}: {more} "
             f"more than now, {data} of it data; {free} are free for each"
         )
 
@@ -75,7 +75,7 @@ class RunLog:
         ranks = f"{real} rank{'s' * (real > 1)}"
         emulated = f" as {plan.ranks} would" if plan.passes > 1 else ""
         self.say(
-            f"{settings.benchmark} ({settings.preset}) on {ranks}{emulated}, Keras on {settings.framework}: "
+            f"{settings.workload.name} ({settings.preset}) on {ranks}{emulated}, {settings.trained_by}: "
             f"{parameters:,} parameters, about {memory / 2**20:,.0f} MiB a rank"
         )
         self.say(

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farandole import __version__
-from farandole.benchmarks import benchmark
 from farandole.observe.machine_time import LEAST_STEPS, spread_of_steps, why_busy
 from farandole.results.schema import RUN_PHASES, SCHEMA
 from farandole.train.session import Trained, steered_by_validation
 from farandole.train.settings import RunSettings
+from farandole.workloads.finding import source_of
 
 if TYPE_CHECKING:
     from farandole.data.make.manifest import Manifest
@@ -50,8 +50,10 @@ def make_record(
     record = {
         "schema": SCHEMA,
         "farandole": __version__,
-        "benchmark": settings.benchmark,
+        "benchmark": settings.workload.name,
+        "workload": {"reference": settings.benchmark, "source": source_of(settings.benchmark)},
         "preset": settings.preset,
+        "api": settings.api,
         "framework": settings.framework,
         "ranks": len(trained.ranks),
         "replicas": len(trained.ranks),
@@ -75,7 +77,8 @@ def make_record(
         "steps": {"ranks": steps},
         "samples_per_s": round(plan.samples_per_step / steps[0]["p50"], 3) if steps[0]["p50"] else None,
         "epochs": [_epoch(epoch) for epoch in trained.epochs],
-        "metric": benchmark(settings.benchmark).watched,
+        "metric": settings.workload.watched,
+        "figures": dict(settings.workload.figures),
         "validation": {
             "on": "test set" if trained.tests_early else "samples that are not trained on",
             "steers": steered_by_validation(settings),

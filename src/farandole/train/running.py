@@ -18,12 +18,12 @@ from farandole.launch.place import find_place
 from farandole.observe.machine_time import MachineTime
 from farandole.observe.timeline import POWER_VARIABLE
 from farandole.train.checkpointing import refuse_checkpoints
-from farandole.train.importing import keras_alone
+from farandole.train.importing import frameworks_alone
 from farandole.train.machines import machine_use, threads_set
 from farandole.train.settings import RunSettings
 
 if TYPE_CHECKING:
-    from farandole.benchmarks.samples import TrainingData
+    from farandole.workloads.samples import TrainingData
 
 __all__ = ["LOG", "POWER", "TIMELINE", "is_first", "is_first_of_node", "prepare", "run_as_rank", "run_here"]
 
@@ -34,12 +34,15 @@ POWER = "power.json"
 
 @contextlib.contextmanager
 def _random_numbers_kept() -> Iterator[None]:
-    """The caller's: a search draws from Python's generator, which a run seeds for Keras."""
-    before = random.getstate()
+    """The caller's: a search draws from Python's generator, which a run seeds for Keras, or from torch's."""
+    before, torch = random.getstate(), sys.modules.get("torch")
+    of_torch = torch.get_rng_state() if torch else None
     try:
         yield
     finally:
         random.setstate(before)
+        if torch:
+            torch.set_rng_state(of_torch)
 
 
 @_random_numbers_kept()
@@ -66,7 +69,7 @@ def run_here(
     began = time.perf_counter() if began is None else began
     started_s = time.time() - (time.perf_counter() - began)
     watch = MachineTime() if watch is None else watch
-    machine = environment("keras", settings.framework, "tensorflow-cpu", "mpich")  # whose load is not that of the run yet
+    machine = environment(*_packages(settings), "tensorflow-cpu", "mpich")  # whose load is not that of the run yet
     folder = settings.output_dir
     if settings.checkpoint_every and settings.checkpoint_folder is None:
         raise SettingsError(
@@ -74,12 +77,12 @@ def run_here(
             "all settings of checkpoints."
         )
     with threads_set(settings.threads):
-        start(settings.framework, comm)
+        start(settings.api, settings.framework, comm)
         if settings.checkpoint_place is not None and not prepared:
             on_rank_0(lambda: open_folder(settings))
         log = RunLog(stream, None if folder is None else folder / LOG) if is_first() else RunLog(None)
         trained = run_on_rank(settings, log, began=began, data=data)
-    made = made_set(settings.data_folder, settings.benchmark) if data is None else None
+    made = made_set(settings.data_folder, settings.workload.name) if data is None else None
     used, power = machine_use(watch), _power()
     record = make_record(settings, trained, started_s=started_s, machine=machine, made=made, used=used, power=power) | {
         "files": None if folder is None else _files(folder)
@@ -114,22 +117,24 @@ def prepare(settings: RunSettings, ranks: int) -> None:
     from farandole.train.plan import check_ranks
     from farandole.train.session import make_missing_data
 
-    _check_installed(settings.framework)
+    _check_installed(settings)
     check_ranks(settings, ranks)
     make_missing_data(settings)
     open_folder(settings)
 
 
-def _check_installed(framework: str) -> None:
-    missing = [name for name in ("keras", framework) if importlib.util.find_spec(name) is None]
+def _packages(settings: RunSettings) -> list[str]:
+    return ["keras", settings.framework] if settings.api == "keras" else ["torch"]
+
+
+def _check_installed(settings: RunSettings) -> None:
+    missing = [name for name in _packages(settings) if importlib.util.find_spec(name) is None]
     if missing:
-        raise SettingsError(
-            f"{' and '.join(missing)} cannot be found. Type: pip install 'farandole[keras,{framework}]'"
-        )
+        raise SettingsError(f"{' and '.join(missing)} cannot be found. Type: pip install 'farandole[{','.join(_packages(settings))}]'")
 
 
 def run_as_rank(given: Mapping[str, Any], *, began: float, stream: TextIO, prepared: bool = False) -> int:
-    """An exit code. What is wrong with settings or files is said once a node; what happened on one rank, by that one.
+    """An exit code; `given` are settings as `RunSettings.as_flat` has them. What is wrong with settings or files is said once a node; what happened on one rank, by that one.
 
     The run directory is rank 0's: under mpiexec each rank has made up one for itself.
     """
@@ -137,10 +142,10 @@ def run_as_rank(given: Mapping[str, Any], *, began: float, stream: TextIO, prepa
 
     watch = MachineTime()
     try:
-        settings = RunSettings.from_flat(given)
-        with threads_set(settings.threads):
-            with keras_alone(settings.framework):
-                start(settings.framework)
+        with threads_set(given["threads"]):
+            with frameworks_alone(given["framework"]):
+                start(given["api"], given["framework"])
+            settings = RunSettings.from_flat(given)  # which may import a user's file
             settings.output_dir = on_rank_0(lambda: settings.output_dir)
             run_here(settings, stream=stream, began=began, prepared=prepared, watch=watch)
     except RankFailedError:
@@ -172,6 +177,8 @@ def is_first() -> bool:
 
 def open_folder(settings: RunSettings) -> None:
     """The run directory, without what an earlier run has left, and with an empty log unless this one goes on from there."""
+    from farandole.train.trainer import MODEL_FILES
+
     folder, checkpoints = settings.output_dir, settings.checkpoint_folder
     if settings.resume == "off" and settings.checkpoint_place is not None:
         refuse_checkpoints(settings.checkpoint_place)
@@ -181,7 +188,7 @@ def open_folder(settings: RunSettings) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.json").unlink(missing_ok=True)
-        for name in ("history.csv", "model.keras", "report.html"):
+        for name in ("history.csv", *MODEL_FILES.values(), "report.html"):
             if (folder / name).is_file():
                 (folder / name).unlink()
         (folder / LOG).open("a" if goes_on else "w").close()
@@ -193,14 +200,15 @@ def open_folder(settings: RunSettings) -> None:
 
 def _files(folder: Path) -> dict[str, str | None]:
     """By what they are; the launcher merges the ranks' timelines when all have ended."""
-    from farandole.train.session import MODEL
+    from farandole.train.trainer import MODEL_FILES
 
+    model = next((name for name in MODEL_FILES.values() if (folder / name).is_file()), None)
     timeline = Path(os.environ.get("FARANDOLE_TIMELINE", ""))
     return {
         "record": "run.json",
         "history": "history.csv",
         "log": LOG,
-        "model": MODEL if (folder / MODEL).is_file() else None,
+        "model": model,
         "power": POWER if _samples_power() else None,
         "timeline": TIMELINE if timeline == folder.absolute() / TIMELINE else None,
     }

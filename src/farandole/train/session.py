@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import random
+import importlib
 import socket
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from farandole.benchmarks import benchmark
-from farandole.benchmarks.samples import TrainingData
-from farandole.data.candle.tables import reading_with
-from farandole.errors import FarandoleError, MismatchError, SettingsError, TrainingError
+from farandole.data.table_reader import reading_with
+from farandole.errors import DataError, FarandoleError, SettingsError, TrainingError
 from farandole.observe.phases import PhaseTimes, phase, recorded
 from farandole.train.checkpointing import RunCheckpoints, Spent
+from farandole.train.importing import keras_backend
 from farandole.train.machines import Machines, find_machines
 from farandole.train.plan import Plan, advice, make_plan
 from farandole.train.progress import RunLog
 from farandole.train.settings import RunSettings
+from farandole.train.together import check_alike, loaded_by_user
+from farandole.train.trainer import MODEL_FILES, Trainer, make_trainer
+from farandole.workloads.samples import Stream, TrainingData
 
 if TYPE_CHECKING:
-    from farandole.train.callbacks import EpochRecord
+    from farandole.train.hooks import EpochRecord, Epochs, Hook
     from farandole.train.memory_estimate import MemoryEstimate
 
-__all__ = ["MODEL", "RankRecord", "Trained", "make_missing_data", "on_rank_0", "run_on_rank", "same_weights", "start", "steered_by_validation"]
+__all__ = ["RankRecord", "Trained", "make_missing_data", "on_rank_0", "run_on_rank", "same_weights", "start", "steered_by_validation"]
 
-MODEL = "model.keras"
 Known = TypeVar("Known")
 
 
@@ -79,35 +79,40 @@ def run_on_rank(
 ) -> Trained:
     """After `start`. Collective: every rank calls it. `began` is when this rank did, by `time.perf_counter()`.
 
-    `data`, the same on every rank, takes the place of the benchmark's files.
+    `data`, the same on every rank, takes the place of what the workload loads.
     """
     with recorded() as times:
         times.add("start", time.perf_counter() - began)
         return _Session(settings, log, times, began).run(data)
 
 
-def start(framework: str, comm: Any = None) -> None:
-    """Keras with its backend, and the world of ranks."""
-    keras = sys.modules.get("keras")
-    if keras is not None and keras.backend.backend() != framework:
-        raise SettingsError(
-            f"framework={framework}: this process has loaded Keras with {keras.backend.backend()} already. Set "
-            f"KERAS_BACKEND={framework} before Python starts, or use framework={keras.backend.backend()}."
-        )
-    os.environ["KERAS_BACKEND"] = framework
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+def start(api: str, framework: str, comm: Any = None) -> None:
+    """The framework, Keras with its backend where it trains, and the world of ranks."""
+    if api == "keras":
+        _check_backend(framework)
+        keras_backend(framework)
     try:
-        import farandole.keras as hvd
+        hvd: Any = importlib.import_module(f"farandole.{api}")
         from farandole.comm import world
     except ImportError as error:
         raise SettingsError(
-            f"framework={framework} cannot be loaded: {error}. Type: pip install 'farandole[keras,{framework}]'"
+            f"{'framework=' + framework if api == 'keras' else 'torch'} cannot be loaded: {error}. Type: pip install "
+            f"'farandole[{'keras,' if api == 'keras' else ''}{framework}]'"
         ) from error
     if hvd.is_initialized():
         _check_communicator(comm)
         return
     hvd.init(comm)
     _communicators[world.current()] = comm
+
+
+def _check_backend(framework: str) -> None:
+    keras = sys.modules.get("keras")
+    if keras is not None and keras.backend.backend() != framework:
+        raise SettingsError(
+            f"framework={framework}: this process has loaded Keras with {keras.backend.backend()} already. Set "
+            f"KERAS_BACKEND={framework} before Python starts, or use framework={keras.backend.backend()}."
+        )
 
 
 _communicators: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -135,7 +140,6 @@ class _Session:
         from farandole.comm import world
 
         self._settings, self._log, self._times, self._began = settings, log, times, began
-        self._known = benchmark(settings.benchmark)
         self._rank, self._size, self._local_size = world.rank(), world.size(), world.local_size()
         self._notes: list[str] = []
         self._checkpoints: RunCheckpoints | None = None
@@ -147,48 +151,52 @@ class _Session:
     def run(self, given: TrainingData | None) -> Trained:
         self._machines = find_machines(self._settings.framework)
         data = self._loaded() if given is None else given
-        plan = make_plan(self._settings, len(data.train), self._size)
+        check_alike(data)
+        plan = self._planned(data)
         with phase("build"):
-            model = self._build(data, plan)
-            self._compile_sums(model)
-        self._log.plan(self._settings, plan, data, int(model.count_params()), self._memory.peak_bytes)
-        for text in advice(self._settings, plan):
-            self._note(text)
-        self._note(_told_of_ignored(self._settings.ignored))
-        self._note(self._machines.crowded)
+            trainer = self._build(data, plan)
+            self._compile_sums(trainer)
+        self._log.plan(self._settings, plan, data, trainer.parameters, self._memory.peak_bytes)
         self._tests_early = data.validation is data.test
-        self._note(_told_of_validation(self._settings) if self._tests_early else None)
+        for text in (
+            *advice(self._settings, plan), _told_of_ignored(self._settings.ignored), self._machines.crowded,
+            _told_of_validation(self._settings) if self._tests_early else None,
+        ):  # fmt: skip
+            self._note(text)
         with phase("broadcast"):
-            from farandole.keras import broadcast_global_variables
-
-            broadcast_global_variables(0, model)
+            trainer.broadcast()
         with phase("train"):
-            epochs = self._train(model, data, plan)
+            epochs = self._train(trainer, data, plan)
         with phase("evaluate"):
-            test = self._evaluate(model, data, plan)
+            test = trainer.evaluate(self._shares(data.test, plan, self._settings.parameters.test_steps))
+            self._watch.check("test", test["loss"], "after training")
             epochs.add_evaluation(test)
         with phase("save"):
-            digest = same_weights(model.get_weights())
-            self._note(on_rank_0(lambda: self._save(model)))
-        return self._result(model, plan, epochs, test, digest)
+            digest = same_weights(trainer.weights())
+            self._note(on_rank_0(lambda: self._save(trainer)))
+        return self._result(trainer, plan, epochs, test, digest)
+
+    def _planned(self, data: TrainingData) -> Plan:
+        if isinstance(data.train, Stream) and self._settings.parallel == "epochs":
+            raise SettingsError("parallel=epochs: ranks share the batches of a stream, and none has an order of its own. Use parallel=steps.")
+        return make_plan(self._settings, len(data.train), self._size)
 
     def _loaded(self) -> TrainingData:
-        on_rank_0(lambda: make_missing_data(self._settings))
-        self._foresee()
-        with phase("preprocess"), self._log.loading(), reading_with(self._settings.loader):
-            return self._known.load(self._settings.data_folder, self._settings.parameters)
+        settings = self._settings
+        on_rank_0(lambda: make_missing_data(settings))
+        if settings.workload.files is not None:
+            self._foresee()
+        with phase("preprocess"), self._log.loading(), reading_with(settings.loader):
+            return loaded_by_user(settings)
 
     def _foresee(self) -> None:
         """Say what the run will need before anything is loaded, and refuse what cannot fit. Collective."""
-        from farandole.data.candle.shapes import table_shapes
         from farandole.train.memory_check import check_before_loading, text_bytes
 
         settings, share = self._settings, self._share()
         with phase("build"):
-            roles = self._known.roles(settings.parameters)
-            shapes, text = on_rank_0(
-                lambda: (table_shapes(settings.benchmark, settings.data_folder, roles), text_bytes(settings, roles))
-            )
+            roles = settings.workload.roles(settings.parameters)
+            shapes, text = on_rank_0(lambda: (settings.tables.shapes(settings.data_folder, roles), text_bytes(settings, roles)))
             self._foreseen = check_before_loading(
                 settings, shapes, text, size=self._size, local_size=self._local_size, share=share
             )
@@ -201,90 +209,57 @@ class _Session:
 
         return int(min(allgather_object(available_bytes() // self._local_size)))
 
-    def _build(self, data: TrainingData, plan: Plan) -> Any:
-        import keras
-
+    def _build(self, data: TrainingData, plan: Plan) -> Trainer:
         from farandole.train.memory_check import check_training
-        from farandole.train.optimizer import compile_model
-        from farandole.train.seeds import spread_seeds
 
-        parameters = self._settings.parameters
-        found = check_training(self._settings, data, size=self._size, share=self._share())
-        self._memory = self._foreseen or found
-        # Keras draws the seeds of layers from here. Its own set_random_seed loads every framework that is installed.
-        random.seed(parameters.rng_seed)
-        model = self._known.build(parameters, data)
-        spread_seeds(model, self._rank, self._size)
-        try:
-            loss = keras.losses.get(self._known.loss(parameters))
-        except ValueError:
-            raise SettingsError(
-                f"loss={parameters.loss!r} is unknown. Use a Keras loss by name, e.g. mse."
-            ) from None
-        compile_model(model, parameters.optimizer, plan, loss, self._known.metrics(parameters, data))
-        return model
+        settings, share = self._settings, self._share()
+        self._memory = self._foreseen or check_training(settings, data, size=self._size, share=share)
+        trainer = make_trainer(settings, plan, data, rank=self._rank, size=self._size)
+        if (layers := trainer.layers(data)) is not None:
+            self._memory = check_training(settings, data, size=self._size, share=share, layers=layers)
+        return trainer
 
-    def _compile_sums(self, model: Any) -> None:
+    def _compile_sums(self, trainer: Trainer) -> None:
         """The first training on a machine would wait for the compiler in its first step."""
         from farandole.comm.floats import LEAST_BYTES, prepare
 
         gradients = np.dtype(np.float32)
-        if self._size > 1 and model.count_params() * gradients.itemsize >= LEAST_BYTES:
+        if self._size > 1 and trainer.parameters * gradients.itemsize >= LEAST_BYTES:
             with phase("compile"):
                 prepare(gradients)
 
-    def _train(self, model: Any, data: TrainingData, plan: Plan) -> Any:
-        import keras
-
+    def _train(self, trainer: Trainer, data: TrainingData, plan: Plan) -> Epochs:
         from farandole.train.batches import TrainingBatches
-        from farandole.train.callbacks import Epochs, StopWhenNotFinite, Timeout, WarmUp
+        from farandole.train.hooks import Epochs, ReduceRate, StopWhenNotFinite, Timeout, WarmUp
 
-        parameters = self._settings.parameters
+        settings, parameters = self._settings, self._settings.parameters
         batches = TrainingBatches(
-            data.train,
-            plan,
-            seed=parameters.rng_seed,
-            shuffle=parameters.shuffle,
-            rank=self._rank,
-            size=self._size,
+            data.train, plan, seed=parameters.rng_seed, shuffle=parameters.shuffle, rank=self._rank, size=self._size
         )
         validation = self._shares(data.validation, plan, parameters.val_steps)
         epochs = Epochs(
-            plan, batches, validation, self._test_shares(data, plan), lambda record: self._log.epoch(plan, record)
+            plan, trainer, batches, validation, self._test_shares(data, plan), lambda record: self._log.epoch(plan, record)
         )
-        watch = self._watch = StopWhenNotFinite(plan)
-        callbacks: list[Any] = [epochs, watch]
-        if parameters.reduce_lr:
-            callbacks.append(keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, patience=10, min_delta=1e-4))
-        knowing, first = callbacks[2:], 0
-        self._spent = Spent(self._times, self._began, model.optimizer.communication_statistics)
-        if self._settings.warmup_epochs:
-            callbacks.append(WarmUp(plan, self._settings.warmup_epochs, self._settings.lr_scaling))
-        if self._settings.checkpoint_folder is not None:
-            checkpoints = self._checkpoints = RunCheckpoints(
-                self._settings, model, plan, epochs=epochs, knowing=knowing, spent=self._spent, note=self._note
-            )
-            first, watch.last_good = checkpoints.restore(), checkpoints.last_good
-            callbacks.append(checkpoints.callback)
+        self._watch = StopWhenNotFinite(plan, trainer)
+        knowing = {"reduce rate": ReduceRate(trainer)} if parameters.reduce_lr else {}
+        hooks: list[Hook] = [epochs, self._watch, *knowing.values()]
+        if settings.warmup_epochs:
+            hooks.append(WarmUp(plan, trainer, settings.warmup_epochs, settings.lr_scaling))
         # After the checkpoints: for them, training has not ended.
-        if parameters.timeout > 0:
-            callbacks.append(Timeout(parameters.timeout, self._note))
-        try:
-            with self._log.training(plan, first):
-                model.fit(batches, epochs=plan.epochs, initial_epoch=first, shuffle=False, verbose=0, callbacks=callbacks)
-        except MismatchError as error:  # all ranks have the same steps: one has left them
-            raise TrainingError(
-                f"[rank {self._rank}/{self._size}] another rank has left the training, as it does when its loss is no number: "
-                f"its own message says why. {error}"
-            ) from error
+        after = [Timeout(plan, trainer, parameters.timeout, self._note)] if parameters.timeout > 0 else []
+        self._spent = Spent(self._times, self._began, trainer.communication)
+        first = self._restored(trainer, plan, epochs, knowing) if settings.checkpoint_folder is not None else 0
+        with self._log.training(plan, first):
+            trainer.fit(batches, hooks, self._checkpoints, after, first)
         return epochs
 
-    def _evaluate(self, model: Any, data: TrainingData, plan: Plan) -> dict[str, float]:
-        from farandole.train.callbacks import evaluated
-
-        found = evaluated(model, self._shares(data.test, plan, self._settings.parameters.test_steps))
-        self._watch.check("test", found["loss"], "after training")
-        return found
+    def _restored(self, trainer: Trainer, plan: Plan, epochs: Epochs, knowing: Mapping[str, Any]) -> int:
+        """The epoch to begin with."""
+        self._checkpoints = RunCheckpoints(
+            self._settings, trainer, plan, epochs=epochs, knowing=knowing, spent=self._spent, note=self._note
+        )
+        self._watch.last_good = self._checkpoints.last_good
+        return self._checkpoints.restore()
 
     def _test_shares(self, data: TrainingData, plan: Plan) -> Any:
         """None where validation is on the same data, and as much of it."""
@@ -298,21 +273,20 @@ class _Session:
 
         return EvaluationBatches(samples, plan.local_batch, rank=self._rank, size=self._size, most=most * plan.passes)
 
-    def _save(self, model: Any) -> str | None:
+    def _save(self, trainer: Trainer) -> str | None:
         """What to say where the model cannot be written: what is known of the training is worth keeping without it."""
-        folder = self._settings.output_dir
-        if folder is None:
+        if self._settings.output_dir is None:
             return None
+        path = self._settings.output_dir / MODEL_FILES[self._settings.api]
         try:
-            with _unused_tensorflow():
-                model.save(folder / MODEL)
-        except OSError as error:
+            trainer.save(path)
+        except (OSError, RuntimeError) as error:  # torch's writer of files raises RuntimeError
             with contextlib.suppress(OSError):
-                (folder / MODEL).unlink()  # a part of it
-            return f"the model is not kept: {folder / MODEL} cannot be written ({error.strerror or error})"
+                path.unlink()  # a part of it
+            return f"the model is not kept: {path} cannot be written ({getattr(error, 'strerror', None) or error})"
         return None
 
-    def _result(self, model: Any, plan: Plan, epochs: Any, test: dict[str, float], digest: str) -> Trained:
+    def _result(self, trainer: Trainer, plan: Plan, epochs: Epochs, test: dict[str, float], digest: str) -> Trained:
         from farandole.comm.collectives import allgather_object
 
         checkpoints, spent = self._checkpoints, self._spent
@@ -329,7 +303,7 @@ class _Session:
             plan=plan,
             epochs=epochs.records,
             test=test,
-            parameters=int(model.count_params()),
+            parameters=trainer.parameters,
             memory=self._memory,
             weights_sha256=digest,
             ranks=allgather_object(mine),
@@ -411,35 +385,24 @@ def _told_of_ignored(values: Mapping[str, Any]) -> str | None:
     return f"ignored: {told}. It changes a training of CANDLE's, and none here." if told else None
 
 
-@contextlib.contextmanager
-def _unused_tensorflow() -> Iterator[None]:
-    """Where TensorFlow is installed and not in use, Keras loads it to save a model: seconds, and half a gigabyte."""
-    if "tensorflow" in sys.modules:
-        yield
-        return
-    sys.modules["tensorflow"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["tensorflow"]
-
-
 def make_missing_data(settings: RunSettings) -> None:
-    """Files of a preset that makes them, where they are not there."""
-    from farandole.data.candle import find
-    from farandole.data.make import make
-    from farandole.errors import DataError
-
-    folder = settings.data_folder
+    """What the workload prepares, and files of a preset that makes them, where they are not there."""
+    known, folder = settings.workload, settings.data_folder
+    if known.prepare is not None:
+        known.prepare(settings.parameters, folder)
+    if known.files is None:
+        return
     try:
-        find(settings.benchmark, folder, benchmark(settings.benchmark).roles(settings.parameters))
+        known.files.find(folder, known.roles(settings.parameters))
         return
     except DataError as error:
-        if not settings.makes_data:
+        if not settings.makes_data or known.files.sheets is None:
             raise
         missing = error
+    from farandole.data.make import make
+
     try:
-        make(settings.benchmark, folder, preset=settings.preset, progress=sys.stderr.isatty())
+        make(known.files, folder, preset=settings.preset, progress=sys.stderr.isatty())
     except SettingsError:  # files are there that are not made like these: a run replaces none
         raise missing from None
-    print(f"farandole: {folder} had no files of {settings.benchmark}: made synthetic ones", file=sys.stderr, flush=True)
+    print(f"farandole: {folder} had no files of {known.name}: made synthetic ones", file=sys.stderr, flush=True)

@@ -8,39 +8,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farandole.benchmarks import benchmark
-from farandole.benchmarks.config_file import ignored, read_config_file, translated
-from farandole.benchmarks.parameters import Parameters, converted, kinds, parameters_from
-from farandole.data.candle.files import benchmark as files_of
-from farandole.data.candle.tables import CACHED
+from farandole.data.loaders import CACHED
 from farandole.data.loaders import LOADERS as OTHER_LOADERS
+from farandole.data.tables import TableSet
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
 from farandole.train.checkpointing import FOLDER, RESUME, kept, parsed_when
+from farandole.train.importing import keras_backend
+from farandole.workloads.config_file import ignored, read_config_file, translated
+from farandole.workloads.finding import find_workload
+from farandole.workloads.parameters import Parameters, converted, kinds, parameters_from
+from farandole.workloads.workload import PARALLEL, Workload
 
-__all__ = ["FILES", "FRAMEWORKS", "LOADERS", "PARALLEL", "PRESETS", "WORK", "RunSettings", "plain_values"]
+__all__ = ["FILES", "FRAMEWORKS", "LOADERS", "WORK", "RunSettings", "plain_values"]
 
-PRESETS = ("demo", "test", "paper")
 FRAMEWORKS = ("torch", "tensorflow", "jax")
 LOADERS = (CACHED, *OTHER_LOADERS)
-PARALLEL = ("epochs", "steps")
 WORK = ("strong", "weak")
 
 
 @dataclass(kw_only=True, slots=True)
 class RunSettings:
-    """A run: a benchmark with its hyper-parameters, and how ranks share the work."""
+    """A run: a workload with its hyper-parameters, and how ranks share the work."""
 
     benchmark: str
-    """nt3, p1b1, p1b2 or p1b3."""
-    preset: str = "demo"
-    """demo: the benchmark's own network on small data; test: seconds; paper: the papers' sizes."""
+    """The workload, as people type it: a name, a file such as my_model.py:WORKLOAD, or a module."""
+    preset: str = ""
+    """Which of the workload's presets. Empty: its first."""
+    api: str = ""
+    """What trains it: keras, or torch for a plain torch module. Empty: the first that the workload has."""
     framework: str = "torch"
     """What Keras computes with."""
     data_dir: Path | None = None
     """The folder of the files; None is one of the preset's own."""
     make_data: bool = False
-    """Make files that are missing; demo and test do so anyway."""
+    """Make files that are missing, also those of presets that are made on request alone."""
     loader: str = CACHED
     """What reads the files: our reader with its cache, or, to compare, another one."""
     output_dir: Path | None = None
@@ -71,14 +73,18 @@ class RunSettings:
     """auto: go on from the newest checkpoint where there is one; required: refuse to begin without; off: refuse to begin with,
     whether this run makes any or not."""
     parameters: Parameters
-    """The benchmark's hyper-parameters."""
+    """The workload's hyper-parameters."""
     ignored: dict[str, Any] = field(default_factory=dict)
     """What was given, would change a training of CANDLE's, and changes none here."""
+    workload: Workload = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        known = benchmark(self.benchmark)
+        known = self.workload = find_workload(self.benchmark)
         self.parallel = self.parallel or known.parallel
         self.lr_scaling = self.lr_scaling or known.lr_scaling
+        self.preset = self.preset or known.default_preset
+        known.check_preset(self.preset)
+        self._check_api()
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise SettingsError(
@@ -92,11 +98,19 @@ class RunSettings:
         if self.checkpoint_every:
             parsed_when(self.checkpoint_every)
         kept(self.checkpoint_keep, self.checkpoint_best)
-        if self.preset == "paper" and self.data_dir is None and not self.make_data:
+        if self.preset in known.on_request and self.data_dir is None and not self.make_data:
             raise SettingsError(
-                f"preset=paper needs the files of {self.benchmark}: type --data-dir DIR for those you have, or --make-data "
+                f"preset={self.preset} needs the files of {known.name}: type --data-dir DIR for those you have, or --make-data "
                 "for synthetic ones of the same size."
             )
+
+    def _check_api(self) -> None:
+        there = self.workload.apis
+        self.api = self.api or there[0]
+        if self.api not in there:
+            raise SettingsError(f"api={self.api!r}: {self.workload.name} has a model for {' and '.join(there)}. Use api={there[0]}, or leave it out.")
+        if self.api == "torch" and self.framework != "torch":
+            raise SettingsError(f"framework={self.framework}: a plain torch module is trained by torch alone. Leave it out, or use api=keras.")
 
     @classmethod
     def from_flat(cls, given: Mapping[str, Any]) -> RunSettings:
@@ -104,12 +118,11 @@ class RunSettings:
 
         A preset's hyper-parameters are overridden by those of `config_file`, and these by the others.
         """
-        known = benchmark(str(given.get("benchmark", "")))
+        known = _workload_of(given)
         of_run, of_model = _settings_kinds(), kinds(known.parameters)
         values = plain_values(given)
-        preset = str(values.get("preset", "demo"))
-        if preset not in PRESETS:
-            raise SettingsError(f"preset={preset!r} is unknown. Use one of {', '.join(PRESETS)}.")
+        preset = str(values.get("preset") or known.default_preset)
+        known.check_preset(preset)
         if "checkpoint_keep" in values or values.get("resume", "off") != "off":
             values.setdefault("checkpoint_every", "1")  # whoever says which stay wants them, as with the other settings
         model = {name: value for name, value in values.items() if name in of_model}
@@ -119,13 +132,23 @@ class RunSettings:
             if name in of_run
         }
         parameters = parameters_from(known.parameters, known.preset(preset, model) | model)
-        return cls(**run, parameters=parameters, ignored=_ignored(given))
+        return cls(**run, parameters=parameters, ignored=_ignored(given) if known.candle else {})
 
     def as_flat(self) -> dict[str, Any]:
         """What `from_flat` takes, in plain values."""
         run = {name: getattr(self, name) for name in _settings_kinds()}
         plain = {k: str(v) if isinstance(v, Path) else v for k, v in run.items()}
         return plain | self.parameters.as_dict() | self.ignored
+
+    @property
+    def trained_by(self) -> str:
+        return f"Keras on {self.framework}" if self.api == "keras" else "PyTorch"
+
+    @property
+    def tables(self) -> TableSet:
+        """The workload's files, where it has any."""
+        assert self.workload.files is not None
+        return self.workload.files
 
     @property
     def checkpoint_place(self) -> Path | None:
@@ -139,11 +162,11 @@ class RunSettings:
 
     @property
     def makes_data(self) -> bool:
-        return self.make_data or self.preset != "paper"
+        return self.make_data or self.preset not in self.workload.on_request
 
     @property
     def data_folder(self) -> Path:
-        return self.data_dir or Path("out", "data", f"{self.benchmark}-{self.preset}")
+        return self.data_dir or Path("out", "data", f"{self.workload.name}-{self.preset}")
 
 
 FILES = ("train_data", "test_data")
@@ -152,13 +175,13 @@ FILES = ("train_data", "test_data")
 
 def plain_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """What `from_flat` takes, under the names of the fields here; those of `config_file` below the others."""
-    known = benchmark(str(given.get("benchmark", "")))
+    known = _workload_of(given)
     names = {*_settings_kinds(), *kinds(known.parameters), "config_file", *FILES}
     values: dict[str, Any] = {}
     for source, found in _sources(given).items():
         values |= translated(found, names, source)
     values.pop("config_file", None)
-    _check_files(known.name, values)
+    _check_files(known, values)
     if "framework" in values:
         values["framework"] = _framework(values["framework"])
     if values.get("checkpoint_every") in (0, "0"):  # CANDLE's default
@@ -166,6 +189,16 @@ def plain_values(given: Mapping[str, Any]) -> dict[str, Any]:
     if type(values.get("checkpoint_every")) is int:  # of epochs, where it need not be text
         values["checkpoint_every"] = str(values["checkpoint_every"])
     return {name: value for name, value in values.items() if name not in FILES}
+
+
+def _workload_of(given: Mapping[str, Any]) -> Workload:
+    """An error names parameters that `farandole run` would not tell from its own settings."""
+    keras_backend(str(given.get("framework") or FRAMEWORKS[0]))  # a user's file may import Keras
+    known = find_workload(str(given.get("benchmark", "")))
+    taken = sorted(_settings_kinds().keys() & kinds(known.parameters).keys())
+    if taken:
+        raise SettingsError(f"workload {known.name!r}: `farandole run` has a setting {taken[0]!r}: give the parameter another name.")
+    return known
 
 
 def _sources(given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -181,14 +214,13 @@ def _ignored(given: Mapping[str, Any]) -> dict[str, Any]:
     return ignored(found)
 
 
-def _check_files(name: str, values: Mapping[str, Any]) -> None:
+def _check_files(known: Workload, values: Mapping[str, Any]) -> None:
     """CANDLE's files go by fixed names here, in a folder of the user's choice: others are not passed over in silence."""
-    there = [file.name for file in files_of(name).files.values()]
+    there = [file.name for file in known.files.files.values()] if known.files else []
     for option in FILES:
         if option in values and values[option] not in there:
-            raise SettingsError(
-                f"{option}={values[option]!r}: {name} reads {', '.join(there)}. Put them into one folder and type --data-dir DIR."
-            )
+            reads = f"reads {', '.join(there)}. Put them into one folder and type" if there else "has no such files. Its data is in"
+            raise SettingsError(f"{option}={values[option]!r}: {known.name} {reads} --data-dir DIR.")
 
 
 def _framework(given: Any) -> Any:
@@ -200,7 +232,6 @@ def _framework(given: Any) -> Any:
 
 
 _CHOICES = {
-    "preset": PRESETS,
     "framework": FRAMEWORKS,
     "loader": LOADERS,
     "parallel": PARALLEL,
@@ -212,7 +243,7 @@ _CHOICES = {
 
 
 def _settings_kinds() -> dict[str, Any]:
-    return {name: kind for name, kind in kinds(RunSettings).items() if name not in ("parameters", "ignored")}
+    return {name: kind for name, kind in kinds(RunSettings).items() if name not in ("parameters", "ignored", "workload")}
 
 
 def _path(kind: Any, value: Any) -> Any:

@@ -1,6 +1,6 @@
 """What programs that search hyper-parameters call: CANDLE's supervisors, Optuna, DeepHyper.
 
-    from farandole.candle import nt3
+    from farandole.candle import nt3                        # of yours: nt3 = supervised("my_model.py"), from farandole.train.supervisors
     parameters = nt3.initialize_parameters(epochs=8)        # a dictionary; defaults, config file, then these
     history = nt3.run(parameters).history                    # as Keras' own: {"loss": [...], "val_accuracy": [...]}
     score = nt3.objective({"dropout": 0.2})                  # one number, larger is better
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from farandole.benchmarks import benchmark
-from farandole.benchmarks.samples import TrainingData
 from farandole.train.record import column_names
 from farandole.train.running import run_here
 from farandole.train.settings import RunSettings
+from farandole.workloads.finding import find_workload
+from farandole.workloads.samples import TrainingData
 
 __all__ = ["History", "Supervised", "supervised"]
 
@@ -39,7 +39,7 @@ class History:
 
 
 class Supervised(NamedTuple):
-    """The three functions of a benchmark."""
+    """The three functions of a workload."""
 
     initialize_parameters: Callable[..., dict[str, Any]]
     run: Callable[..., History]
@@ -47,7 +47,7 @@ class Supervised(NamedTuple):
 
 
 def supervised(name: str) -> Supervised:
-    """Those of benchmark `name`."""
+    """Those of a workload, by its name, file or module: "nt3", "my_model.py:WORKLOAD"."""
 
     def initialize_parameters(default_model: str | Path | None = None, **given: Any) -> dict[str, Any]:
         """Every setting and hyper-parameter; `default_model` is a config file."""
@@ -57,7 +57,7 @@ def supervised(name: str) -> Supervised:
     def run(params: Mapping[str, Any], comm: Any = None, *, data: TrainingData | None = None) -> History:
         """Train, and tell how it went. Collective where there are several ranks: every one calls it.
 
-        `data` (farandole.benchmarks.samples), the same on every rank, takes the place of the benchmark's files.
+        `data` (farandole.workloads.TrainingData), the same on every rank, takes the place of what the workload loads.
         """
         settings = RunSettings.from_flat({**params, "benchmark": name})
         record = run_here(settings, stream=sys.stderr, comm=comm, data=data)
@@ -67,14 +67,16 @@ def supervised(name: str) -> Supervised:
         return History(history | {_candles_name(key): values for key, values in history.items()}, record)
 
     def objective(config: Any, comm: Any = None) -> float:
-        """The validation metric by which runs of this benchmark are compared; larger is better.
+        """The validation metric by which runs of this workload are compared, larger is better: of a loss, minus the loss.
 
         `config` has hyper-parameters by name, as a dictionary or, as DeepHyper's jobs do, in `.parameters`.
         """
         chosen = getattr(config, "parameters", config)
         plain = {key: _plain(value) for key, value in chosen.items()}
         found = run(initialize_parameters(**plain), comm).record
-        return float(found["final"]["validation"][benchmark(name).watched])
+        watched = find_workload(name).watched
+        value = float(found["final"]["validation"][watched])
+        return -value if watched == "loss" else value
 
     return Supervised(initialize_parameters, run, objective)
 

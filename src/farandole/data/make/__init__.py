@@ -1,7 +1,8 @@
-"""Synthetic files in the layouts of the CANDLE Pilot1 benchmarks, with structure that a network can learn.
+"""Synthetic files in the layouts of tables, with structure that a network can learn.
 
     from farandole.data.make import make, verify
-    make("nt3", "data", preset="demo")
+    from farandole.workloads.nt3 import FILES
+    make(FILES, "data", preset="demo")
     verify("data")
 """
 

@@ -1,17 +1,15 @@
-"""One benchmark's files in a folder: made, kept as they are, or refused."""
+"""A set of files in a folder: made, kept as they are, or refused."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
-from farandole.data.candle.files import Benchmark, Size, benchmark
 from farandole.data.make.manifest import Manifest, forget, recorded, store
 from farandole.data.make.sheet import Sheet
 from farandole.data.make.write import write_sheets
+from farandole.data.tables import Size, TableSet
 from farandole.errors import DataError, SettingsError
 from farandole.progress import Progress
 
@@ -21,35 +19,34 @@ _LARGEST_SEED = 2**63 - 1
 
 
 def make(
-    name: str, out: str | Path, *, preset: str = "demo", rows: int | None = None, features: int | None = None,
+    tables: TableSet, out: str | Path, *, preset: str = "demo", rows: int | None = None, features: int | None = None,
     seed: int = 0, force: bool = False, progress: bool = False, threads: int | None = None,
 ) -> Manifest:  # fmt: skip
-    """Write the files of `nt3`, `p1b1`, `p1b2` or `p1b3` into `out`.
+    """Write synthetic files of `tables` into `out`.
 
     A complete set made with the same settings is kept. Other files under these names (yours, perhaps) are
     refused unless `force`. The same settings give the same bytes, whatever the number of threads.
     """
-    chosen, folder = benchmark(name), Path(out)
-    size = chosen.scaled(preset, rows, features)
-    wanted = _manifest(name, preset, size, seed)
+    folder, size = Path(out), tables.size(preset, rows, features)
+    wanted = _manifest(tables.name, preset, size, seed)
     _make_folder(folder)
-    if (kept := _kept(chosen, folder, wanted, force)) is not None:
+    if (kept := _kept(tables, folder, wanted, force)) is not None:
         if progress:
             print(f"{folder} already holds {kept.describe()}: kept.", file=sys.stderr)
         return kept
-    made = _write(_sheets(name, size, seed), folder, wanted, progress, threads)
+    made = _write(_sheets(tables, size, seed), folder, wanted, progress, threads)
     store(folder, made)
     return made
 
 
-def planned_set(name: str, preset: str) -> Manifest:
+def planned_set(tables: TableSet, preset: str) -> Manifest:
     """What `make` would write by default, without its files."""
-    return _manifest(name, preset, benchmark(name).scaled(preset, None, None), seed=0)
+    return _manifest(tables.name, preset, tables.size(preset), seed=0)
 
 
-def about_bytes(name: str, preset: str) -> dict[str, int]:
+def about_bytes(tables: TableSet, preset: str) -> dict[str, int]:
     """How large each file of a preset would be, by its name."""
-    return {sheet.name: sheet.about_bytes for sheet in _sheets(name, benchmark(name).scaled(preset, None, None), seed=0)}
+    return {sheet.name: sheet.about_bytes for sheet in _sheets(tables, tables.size(preset), seed=0)}
 
 
 def _manifest(name: str, preset: str, size: Size, seed: int) -> Manifest:
@@ -67,14 +64,14 @@ def _make_folder(folder: Path) -> None:
         raise DataError(f"{folder} cannot be made: {error.strerror}. Choose another --out.") from error
 
 
-def _kept(chosen: Benchmark, folder: Path, wanted: Manifest, force: bool) -> Manifest | None:
+def _kept(tables: TableSet, folder: Path, wanted: Manifest, force: bool) -> Manifest | None:
     """The set that is there already and need not be made; None when the way is free."""
     if force:
         return None
-    there = recorded(folder).get(chosen.name)
+    there = recorded(folder).get(tables.name)
     if there is not None and there.same_settings(wanted):
         return there if there.is_complete(folder) else None
-    existing = [file.name for file in chosen.files.values() if (folder / file.name).exists()]
+    existing = [file.name for file in tables.files.values() if (folder / file.name).exists()]
     if there is None and not existing:
         return None
     found = there.describe() if there else f"{', '.join(existing)}, not made here (real data?)"
@@ -84,9 +81,10 @@ def _kept(chosen: Benchmark, folder: Path, wanted: Manifest, force: bool) -> Man
     )
 
 
-def _sheets(name: str, size: Size, seed: int) -> list[Sheet]:
-    module = importlib.import_module(f"farandole.data.make.{name}")
-    return cast(list[Sheet], module.sheets(size, seed))
+def _sheets(tables: TableSet, size: Size, seed: int) -> list[Sheet]:
+    if tables.sheets is None:
+        raise SettingsError(f"there are no synthetic files of {tables.name}")
+    return tables.sheets(size, seed)
 
 
 def _write(sheets: list[Sheet], folder: Path, wanted: Manifest, progress: bool, threads: int | None) -> Manifest:

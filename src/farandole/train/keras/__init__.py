@@ -1,0 +1,1 @@
+"""Training Keras models, on torch, TensorFlow or JAX. Imported only by runs whose workload has one."""

@@ -1,0 +1,1 @@
+"""Training plain torch modules. Imported only by runs whose workload has one."""
