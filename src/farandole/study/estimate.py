@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farandole.study.points import Point, run_settings, usable_cores
+from farandole.workloads.parameters import parameters_from
 
 if TYPE_CHECKING:
     from farandole.train.settings import RunSettings
@@ -82,7 +83,7 @@ def _share_of_features(run: RunSettings) -> float:
         return 1.0
     size, expected = run.tables.size(run.preset), run.workload.expected
     shapes = {role: (0, run.tables.features(role, size)) for role in run.tables.files}
-    whole: Any = replace(run.parameters, feature_subsample=0)
+    whole = parameters_from(type(run.parameters), run.parameters.as_dict() | {"feature_subsample": 0})
     return expected(run.parameters, shapes)[0] / expected(whole, shapes)[0]
 
 
