@@ -17,7 +17,7 @@ from farandole.report.traces import Trace
 from farandole.report.trust import Item
 from farandole.results.numbers import bytes_text, count
 from farandole.results.reading import Study
-from farandole.results.runs import command_of
+from farandole.results.runs import command_of, training_api
 from farandole.results.verdict import Verdict
 
 __all__ = ["page_of"]
@@ -151,7 +151,8 @@ def _facts(study: Study) -> list[tuple[str, str]]:
     about = study.about
     machines = [_machine_facts(made) for made in study.makings]
     facts = {
-        "benchmark": " ".join(str(about[name]) for name in ("benchmark", "preset", "framework") if about.get(name)),
+        "workload": " ".join(str(about[name]) for name in ("benchmark", "preset") if about.get(name)),
+        "trained by": training_api({**about, **(about.get("fixed") or {})}),
         "source": about.get("source"),
         "when": about.get("created") or about.get("started"),
         **{name: "; ".join(dict.fromkeys(found for one in machines if (found := one[name]))) for name in machines[0]},

@@ -12,7 +12,7 @@ from typing import Any
 
 from farandole.results.schema import OVERSUBSCRIBED, PHASES, SCHEMA
 
-__all__ = ["Sampling", "command_of", "energy_of", "line_of_run", "measures_of_record", "read_json", "sampling_of"]
+__all__ = ["Sampling", "command_of", "energy_of", "line_of_run", "measures_of_record", "read_json", "sampling_of", "training_api"]
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -100,6 +100,13 @@ def _settings(record: Mapping[str, Any]) -> dict[str, Any]:
     threads = {"threads": record["threads"]} if record.get("threads") else {}
     nodes = len(set(record.get("hosts") or [])) or None
     return {"ranks": record.get("ranks"), "nodes": nodes, **threads, "batch_size": plan.get("local_batch"), "rate": plan.get("rate")}
+
+
+def training_api(settings: Mapping[str, Any]) -> str | None:
+    """What trains a workload with these settings, for people; None where none is trained, or nobody has said."""
+    if not settings.get("benchmark") or not settings.get("framework"):
+        return None
+    return "PyTorch" if settings.get("api") == "torch" else f"Keras on {settings['framework']}"
 
 
 def energy_of(total: Mapping[str, Any], samples: float | None) -> dict[str, Any]:

@@ -26,10 +26,11 @@ from farandole.results.cases import (
 from farandole.results.formats import as_csv
 from farandole.results.numbers import UNKNOWN, number, percent, plain, seconds, times
 from farandole.results.reading import Study
+from farandole.results.runs import training_api
 from farandole.results.scaling import Scaling
 from farandole.results.schema import BUSY, MEASURES, OF_POWER, PERHAPS_PARTS
 
-__all__ = ["MEASURE", "SETTING", "SETTINGS_TOO", "Cell", "Heading", "Table", "cases_csv", "counted", "power_notes", "results_table"]
+__all__ = ["MEASURE", "SETTING", "SETTINGS_TOO", "Cell", "Heading", "Table", "cases_csv", "counted", "power_notes", "results_table", "trained_by"]
 
 SETTING, MEASURE = "setting_", "figure_"
 """In a CSV file, before names that are a setting's and a measure's at once."""
@@ -239,13 +240,20 @@ def _notes(study: Study, cases: Sequence[Case], scalings: Sequence[Scaling]) -> 
     told = [f"base case: {described(one.base.settings, names)}, {seconds(one.base.median(one.whole))}{_of(one.whole)}" for one in bases.values()]
     if len(told) > _MOST_BASES:
         told = [f"base cases: the first of each of {len(told)} series"]
-    told += [counted(cases), *judged_on(cases), *power_notes(cases)]
+    told += [counted(cases), *trained_by(study.about, cases), *judged_on(cases), *power_notes(cases)]
     if any(case.partly(name) for case in cases for name in MEASURES):
         told.append("(N of M): M runs ended well, and N of them have the value")
     for mark in sorted({mark for case in cases for mark in case.marks} - {"modelled power"}):
         marked = [case for case in cases if mark in case.marks]
         told.append(f"{mark}: {_ranks_of(marked)}{_how_busy(marked) if mark == BUSY else ''}")
     return [*told, *([f"source: {study.about['source']}"] if study.about.get("source") else [])]
+
+
+def trained_by(about: Mapping[str, Any], cases: Sequence[Case]) -> list[str]:
+    """Keras or PyTorch, where it is the same for all; otherwise a column tells."""
+    of_case = [{**about, **case.settings} for case in cases] or [dict(about)]
+    found = {training_api(settings) for settings in of_case}
+    return [f"trained by {api}" for api in found if api and len(found) == 1]
 
 
 def _of(whole: str) -> str:

@@ -15,7 +15,7 @@ from farandole.errors import SettingsError
 from farandole.launch.hosts import Host, as_option, parse_hosts
 from farandole.optim.scaling import RULES
 from farandole.study.points import AUTO, Point, as_name, as_setting, expand, is_launched, usable_cores
-from farandole.train.importing import keras_backend
+from farandole.train.importing import with_keras_backend
 from farandole.workloads.finding import find_workload
 
 __all__ = ["KINDS", "REPEATS", "SHORT_S", "StudySettings", "read_toml"]
@@ -104,8 +104,8 @@ class StudySettings:
         self.out = self.out or Path("out", f"study-{self.kind}-{self.name}")
 
     def _find(self) -> None:
-        keras_backend(self.framework)
-        known = find_workload(self.benchmark)
+        with with_keras_backend(self.framework):
+            known = find_workload(self.benchmark)
         self.name, self.preset = known.name, self.preset or known.default_preset
 
     def _check_types(self) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
 from farandole.train.checkpointing import RESUME
-from farandole.train.importing import keras_backend
+from farandole.train.importing import with_keras_backend
 from farandole.train.running import is_first, is_first_of_node, prepare, run_as_rank
 from farandole.train.settings import FRAMEWORKS, LOADERS, RunSettings
 from farandole.workloads.config_file import ALIASES, CANDLE_ONLY, LISTS, literal
@@ -57,8 +57,8 @@ class _RunParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words: Sequence[str] = sys.argv[1:] if args is None else args
         if (reference := self._workload_in(words)) is not None:
-            keras_backend(next((word for last, word in itertools.pairwise(words) if last == "--framework"), FRAMEWORKS[0]))
-            _add_parameters(self, find_workload(reference))
+            with with_keras_backend(next((word for last, word in itertools.pairwise(words) if last == "--framework"), FRAMEWORKS[0])):
+                _add_parameters(self, find_workload(reference))
         found, unknown = super().parse_known_args(args, namespace)
         options = [word for word in unknown if word.startswith("-")]
         if options:

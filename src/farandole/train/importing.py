@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-__all__ = ["frameworks_alone", "keras_backend"]
+__all__ = ["frameworks_alone", "keras_backend", "with_keras_backend"]
 
 _LOOKED_FOR = {"jax", "pandas", "sklearn", "tensorflow"}
 """What Keras loads when it is there, to know its types: seconds for each rank."""
@@ -33,7 +33,22 @@ def frameworks_alone(framework: str) -> Iterator[None]:
 
 
 def keras_backend(framework: str) -> None:
-    """What Keras will compute with when it is imported, by whomever: a user's own file may be the first."""
+    """What Keras will compute with when it is imported."""
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = framework
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+@contextlib.contextmanager
+def with_keras_backend(framework: str) -> Iterator[None]:
+    """Whoever imports Keras meanwhile, as a user's own file may, gets it with this backend; afterwards the environment is as before."""
+    names = ("KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL")
+    before = {name: os.environ.get(name) for name in names}
+    keras_backend(framework)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value

@@ -13,8 +13,9 @@ from farandole.data.loaders import LOADERS as OTHER_LOADERS
 from farandole.data.tables import TableSet
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
+from farandole.results.runs import training_api
 from farandole.train.checkpointing import FOLDER, RESUME, kept, parsed_when
-from farandole.train.importing import keras_backend
+from farandole.train.importing import with_keras_backend
 from farandole.workloads.config_file import ignored, read_config_file, translated
 from farandole.workloads.finding import find_workload
 from farandole.workloads.parameters import Parameters, converted, kinds, parameters_from
@@ -142,7 +143,7 @@ class RunSettings:
 
     @property
     def trained_by(self) -> str:
-        return f"Keras on {self.framework}" if self.api == "keras" else "PyTorch"
+        return str(training_api({"benchmark": self.benchmark, "framework": self.framework, "api": self.api}))
 
     @property
     def tables(self) -> TableSet:
@@ -193,8 +194,8 @@ def plain_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _workload_of(given: Mapping[str, Any]) -> Workload:
     """An error names parameters that `farandole run` would not tell from its own settings."""
-    keras_backend(str(given.get("framework") or FRAMEWORKS[0]))  # a user's file may import Keras
-    known = find_workload(str(given.get("benchmark", "")))
+    with with_keras_backend(str(given.get("framework") or FRAMEWORKS[0])):
+        known = find_workload(str(given.get("benchmark", "")))
     taken = sorted(_settings_kinds().keys() & kinds(known.parameters).keys())
     if taken:
         raise SettingsError(f"workload {known.name!r}: `farandole run` has a setting {taken[0]!r}: give the parameter another name.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from farandole.results.runs import training_api
 from farandole.results.schema import RUN_PHASES
 
 __all__ = ["table"]
@@ -44,7 +45,7 @@ def _speed(record: dict[str, Any]) -> list[str]:
     lines = [
         f"{epoch['median']:.2f} s an epoch, {_milliseconds(step['median'])} a step, {_plain(per_s)} samples/s (median step{_where(record)})",
         *_startup(record["startup_s"]),
-        f"{_ranks(record)}, {_several(record['nodes'], 'node')}, {_several(record['cores'], 'core')}",
+        f"{_ranks(record)}, {_several(record['nodes'], 'node')}, {_several(record['cores'], 'core')}; trained by {training_api(record)}",
         *_gradients(record["communication"]),
         f"memory: at most {max(record['memory']['peak_bytes']) / 2**20:,.0f} MiB a rank",
         *(f"busy machine: {why}" for why in record["machine"]["why"]),
