@@ -6,6 +6,7 @@
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ def load(parameters: Settings, folder) -> TrainingData:  # two spirals that wind
 
 def build(parameters: Settings, data: TrainingData) -> torch.nn.Module:
     widths = [data.features, parameters.width, parameters.width]
-    hidden = [part for a, b in zip(widths, widths[1:]) for part in (torch.nn.Linear(a, b), torch.nn.ReLU())]
+    hidden = [part for a, b in pairwise(widths) for part in (torch.nn.Linear(a, b), torch.nn.ReLU())]
     return torch.nn.Sequential(*hidden, torch.nn.Linear(widths[-1], 2))
 
 

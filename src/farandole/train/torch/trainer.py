@@ -129,7 +129,7 @@ class TorchTrainer:
 
     def _train_batch(self, epoch: int, number: int, batches: TrainingBatches) -> float:
         trained_as, last = batches.trained_as(number), not (number + 1) % self._plan.passes
-        torch.manual_seed(_seed(self._parameters.rng_seed, epoch, number // self._plan.passes, trained_as))
+        _set_seed([self._parameters.rng_seed, epoch, number // self._plan.passes, trained_as])
         batch = self._batch(batches[number], epoch, ends_step=last)
         found = _trained(self._known, batch) if self._known.train_step is None else self._known.train_step(batch)
         return self._sums.add(found, batch.length, "train_step")
@@ -292,5 +292,9 @@ def _tensors(arrays: Any) -> Any:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def _seed(seed: int, epoch: int, step: int, rank: int) -> int:
-    return int(np.random.SeedSequence([seed, epoch, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+def _set_seed(numbers: list[int]) -> None:
+    """torch.manual_seed() would also note it for every kind of device that is not there, with a stack trace each."""
+    seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
