@@ -23,13 +23,13 @@ from bench.cases import Case
 from bench.estimates import median
 from bench.launching import BenchmarkFailed
 from bench.rows import Row, Target, compared, fastest
-from farandole.data.candle.files import BENCHMARKS
 from farandole.data.loaders import CACHED, STORING
 from farandole.data.make import make
 from farandole.data.make.sheet import Sheet
 from farandole.data.make.text import Format
 from farandole.data.make.write import write_sheets
 from farandole.results.schema import FIGURES_FILE
+from farandole.workloads.finding import tables_of
 
 __all__ = ["measure"]
 
@@ -110,9 +110,10 @@ def _files(folder: Path, quick: bool) -> list[_File]:
 
 def _made(name: str, folder: Path, rows: int, *, targets: dict[str, float], stored: bool = False) -> _File:
     """A benchmark's training file with all its columns and some of its rows."""
-    make(name, folder / name, preset="paper", rows=rows)
-    file = BENCHMARKS[name].files["train"]
-    (folder / name / BENCHMARKS[name].files["test"].name).unlink()
+    tables = tables_of(name)
+    make(tables, folder / name, preset="paper", rows=rows)
+    file = tables.files["train"]
+    (folder / name / tables.files["test"].name).unlink()
     return _File(
         name=name, path=folder / name / file.name, columns=file.columns, header=file.header, targets=targets,
         stored=stored,

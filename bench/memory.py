@@ -1,4 +1,4 @@
-"""What a run was expected to take of memory, and what it took: every benchmark on every framework at its presets.
+"""What a run was expected to take of memory, and what it took: every workload with tables on every framework at its presets.
 
 Each is one `farandole run` of two epochs with a few steps: the allocator takes more in the second. The first of a
 preset reads text, the others what that one has left in the cache.
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from bench.launching import run
 from bench.rows import Row, foretold, table
-from farandole.benchmarks import NAMES
 from farandole.data.make import make
 from farandole.train.cgroup import available_bytes
 from farandole.train.settings import FRAMEWORKS
+from farandole.workloads.finding import find_workload, tables_of, workload_names
 
 __all__ = ["measure"]
 
@@ -29,14 +29,14 @@ _PAPER_BYTES = 16 << 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Run:
-    benchmark: str
+    workload: str
     preset: str
     framework: str
     ranks: int
 
     @property
     def what(self) -> str:
-        return f"{self.benchmark} {self.preset}, {self.framework}, {self.ranks} rank{'s' * (self.ranks > 1)}"
+        return f"{self.workload} {self.preset}, {self.framework}, {self.ranks} rank{'s' * (self.ranks > 1)}"
 
     @property
     def amounts(self) -> dict[str, int]:
@@ -59,18 +59,18 @@ def _runs(quick: bool) -> Iterator[_Run]:
     else:
         presets.append("paper")
     for preset in presets:
-        for name in NAMES:
+        for name in [name for name in workload_names() if find_workload(name).files]:
             for ranks in (1, 2) if preset == "demo" and not quick else (1,):
-                yield from (_Run(benchmark=name, preset=preset, framework=one, ranks=ranks) for one in FRAMEWORKS)
+                yield from (_Run(workload=name, preset=preset, framework=one, ranks=ranks) for one in FRAMEWORKS)
 
 
 def _measured(one: _Run, folder: Path) -> Row:
-    data, out = folder / f"{one.benchmark}-{one.preset}", folder / "out"
+    data, out = folder / f"{one.workload}-{one.preset}", folder / "out"
     if not data.exists():
-        make(one.benchmark, data, preset=one.preset)
+        make(tables_of(one.workload), data, preset=one.preset)
     given = {"preset": one.preset, "framework": one.framework, "data-dir": data, "output-dir": out} | one.amounts
     options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    run([sys.executable, "-m", "farandole", "run", one.benchmark, "-n", str(one.ranks), *options])
+    run([sys.executable, "-m", "farandole", "run", one.workload, "-n", str(one.ranks), *options])
     found = json.loads((out / "run.json").read_text())["memory"]
     what = f"{one.what}: most to {found['estimated_phase']}"
     row = foretold(what, max(found["peak_bytes"]), found["estimated_bytes_a_rank"], within=WITHIN)

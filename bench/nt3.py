@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,11 +26,11 @@ from bench.cases import Case
 from bench.estimates import median
 from bench.launching import launch_words, run
 from bench.rows import Row, Target, compared
-from farandole.benchmarks import benchmark
 from farandole.comm.floats import prepare
 from farandole.data.make import make
 from farandole.data.matrix import read_matrix
 from farandole.launch.environment import ALLOCATOR_VARIABLES
+from farandole.workloads.nt3 import FILES, NT3, WORKLOAD
 
 __all__ = ["measure"]
 
@@ -60,7 +59,7 @@ class _Found:
 
 
 def measure(*, quick: bool, framework: str = "torch") -> tuple[list[Row], list[Case]]:
-    epochs = benchmark("nt3").parameters(**benchmark("nt3").presets["demo"]).epochs
+    epochs = NT3(**WORKLOAD.presets["demo"]).epochs
     contestants = {OURS: _ours, BEFORE: _before, TUNED: _tuned}
     if framework == "torch":
         contestants[DDP] = _ddp
@@ -76,7 +75,7 @@ def _rounds(
     found: dict[str, list[_Found]] = {name: [] for name in contestants}
     with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder:
         made = Path(folder, "made")
-        make("nt3", made, preset="demo")
+        make(FILES, made, preset="demo")
         # Compiled once on a machine, in nobody's time.
         read_matrix(next(made.glob("*.csv")), header=False, columns=[0], cache=False)
         prepare(np.dtype(np.float32))
@@ -119,8 +118,7 @@ def _tuned(turn: _Turn) -> _Found:
 
 
 def _plain(turn: _Turn, variables: dict[str, str]) -> _Found:
-    known = benchmark("nt3")
-    demo: Any = known.parameters(**known.presets["demo"])
+    demo = NT3(**WORKLOAD.presets["demo"])
     settings = {
         "folder": str(turn.data), "epochs": turn.epochs, "optimizer": demo.optimizer, "rate": demo.learning_rate,
         "batch": demo.batch_size, "seed": turn.seed,

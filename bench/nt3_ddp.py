@@ -21,20 +21,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 import farandole.keras as hvd
 from bench.contest import Ranks
-from farandole.benchmarks import benchmark
-from farandole.benchmarks.samples import TrainingData
 from farandole.train.batches import EvaluationBatches, TrainingBatches
+from farandole.train.keras.seeds import spread_seeds
+from farandole.train.keras.short_calls import shorten_calls
 from farandole.train.plan import Plan, make_plan
-from farandole.train.seeds import spread_seeds
 from farandole.train.settings import RunSettings
-from farandole.train.short_calls import shorten_calls
+from farandole.workloads import TrainingData
+from farandole.workloads.nt3.data import load
+from farandole.workloads.nt3.model import build
 
 
 class _Training:
     def __init__(self, settings: RunSettings, data: TrainingData, plan: Plan, ranks: Ranks) -> None:
-        known, parameters = benchmark("nt3"), settings.parameters
+        parameters: Any = settings.parameters
         random.seed(parameters.rng_seed)
-        self.model = known.build(parameters, data)
+        self.model = build(parameters, data)
         spread_seeds(self.model, ranks.rank, ranks.size)
         self.model.compile(parameters.optimizer, keras.losses.CategoricalCrossentropy())
         self.model.optimizer.learning_rate = plan.rate
@@ -90,7 +91,7 @@ def main(given: str, out: str) -> None:
     ranks = Ranks(Path(out).parent)
     ranks.join_gloo()
     settings = RunSettings.from_flat(json.loads(given))
-    data = benchmark("nt3").load(settings.data_folder, settings.parameters)
+    data = load(settings.parameters, settings.data_folder)  # type: ignore[arg-type]
     plan = make_plan(settings, len(data.train), ranks.size)
     training = _Training(settings, data, plan, ranks)
     ranks.meet()

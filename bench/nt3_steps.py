@@ -22,13 +22,12 @@ import farandole.keras as hvd
 from bench.cases import Case, Measured
 from bench.contest import Contestant, Ranks, contest
 from bench.nt3_weights import RATE, Network
-from farandole.benchmarks import benchmark
-from farandole.benchmarks.nt3 import NT3
-from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.train.batches import TrainingBatches
-from farandole.train.callbacks import StopWhenNotFinite
-from farandole.train.optimizer import compile_model
+from farandole.train.hooks import StopWhenNotFinite
+from farandole.train.keras.trainer import KerasTrainer
 from farandole.train.plan import Plan
+from farandole.train.settings import RunSettings
+from farandole.workloads import ArraySamples, TrainingData
 
 __all__ = ["OURS", "Ours", "made_data", "measure"]
 
@@ -41,33 +40,34 @@ def made_data(features: int, steps: int) -> ArraySamples:
     """Random genes, random labels."""
     rng = np.random.default_rng(0)
     x = rng.random((BATCH * steps, features, 1), dtype=np.float32)
-    return ArraySamples((x,), np.eye(2, dtype=np.float32)[rng.integers(2, size=len(x))])
+    return ArraySamples(x, np.eye(2, dtype=np.float32)[rng.integers(2, size=len(x))])
 
 
 class Ours:
     """The model, the batches and the steps of `farandole run`."""
 
     def __init__(self, samples: ArraySamples) -> None:
-        known, parameters = benchmark("nt3"), NT3(learning_rate=RATE, epochs=1)
+        settings = RunSettings.from_flat(
+            {"benchmark": "nt3", "preset": "paper", "make_data": True, "learning_rate": RATE, "epochs": 1, "framework": keras.backend.backend()}
+        )
         data = TrainingData(
             train=samples,
             validation=samples,
             test=samples,
-            features=samples.inputs[0].shape[1],
             classes=("0", "1"),
-            nbytes=0,
         )
         steps = len(samples) // BATCH
-        self._plan = Plan(
+        plan = Plan(
             ranks=1, passes=1, parallel="epochs", epochs=1, steps=steps, local_batch=BATCH, rate=RATE,
             samples_per_epoch=len(samples),
         )  # fmt: skip
-        self.model = known.build(parameters, data)
-        compile_model(self.model, "sgd", self._plan, known.loss(parameters), known.metrics(parameters, data))
-        self._batches = TrainingBatches(samples, self._plan, seed=0, shuffle=False, rank=0, size=1)
+        self._trainer = KerasTrainer(settings, plan, data, rank=0, size=1)
+        self._watch = StopWhenNotFinite(plan, self._trainer)
+        self.model = self._trainer.model
+        self._batches = TrainingBatches(samples, plan, seed=0, shuffle=False, rank=0, size=1)
 
     def epoch(self) -> None:
-        self.model.fit(self._batches, shuffle=False, verbose=0, callbacks=[StopWhenNotFinite(self._plan)])
+        self._trainer.fit(self._batches, [self._watch], None, [], first=0)
 
     def loss(self, x: Any, y: Any) -> float:
         return float(self.model.evaluate(x, y, batch_size=len(x), verbose=0, return_dict=True)["loss"])

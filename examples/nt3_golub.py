@@ -12,8 +12,8 @@ import argparse
 import numpy as np
 
 import real_data
-from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.candle import nt3
+from farandole.workloads import ArraySamples, TrainingData
 
 
 def main() -> None:
@@ -28,9 +28,9 @@ def main() -> None:
     for number, test in enumerate(real_data.folds(labels, options.folds, options.seed)):
         train = real_data.rest_of(test, len(x))
         scaled = x / np.abs(x[train]).max(axis=0)
-        held_out = ArraySamples((scaled[test][:, :, None],), one_hot[test])
+        held_out = ArraySamples(scaled[test][:, :, None], one_hot[test])
         data = TrainingData(
-            train=ArraySamples((scaled[train][:, :, None],), one_hot[train]), validation=held_out, test=held_out,
+            train=ArraySamples(scaled[train][:, :, None], one_hot[train]), validation=held_out, test=held_out,
             features=x.shape[1], classes=("ALL", "AML"), nbytes=x.nbytes,
         )  # fmt: skip
         given = {

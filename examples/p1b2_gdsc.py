@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import real_data
-from farandole.benchmarks.samples import ArraySamples, TrainingData
 from farandole.candle import p1b2
+from farandole.workloads import ArraySamples, TrainingData
 from real_data import Features
 
 PENALTIES = (0.001, 0.003, 0.01)
@@ -33,7 +33,7 @@ class Lines:
     names: list[str]
 
     def samples(self, rows: np.ndarray) -> ArraySamples:
-        return ArraySamples((self.x[rows],), np.eye(len(self.names), dtype=np.float32)[self.labels[rows]])
+        return ArraySamples(self.x[rows], np.eye(len(self.names), dtype=np.float32)[self.labels[rows]])
 
 
 def common(features: Features, least: int) -> Lines:

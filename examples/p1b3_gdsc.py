@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import real_data
-from farandole.benchmarks.samples import TrainingData
 from farandole.candle import p1b3
+from farandole.workloads import TrainingData
 from real_data import Features, Responses
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farandole.benchmarks import benchmark
 from farandole.data.make import make
+from farandole.workloads import find_workload
+from farandole.workloads.finding import tables_of
 
 linear_model = pytest.importorskip("sklearn.linear_model")
 pytestmark = [
@@ -39,7 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @cache
 def folder(name: str) -> Path:
-    make(name, PLACE[0] / name, preset="test")
+    make(tables_of(name), PLACE[0] / name, preset="test")
     return PLACE[0] / name
 
 
@@ -62,8 +63,8 @@ def scores(name: str, ranks: int, part: str, metric: str) -> list[float]:
 
 
 def parts(name: str) -> Any:
-    known = benchmark(name)
-    return known.load(folder(name), known.parameters(**known.presets["test"]))
+    known = find_workload(name)
+    return known.load(known.parameters(**known.presets["test"]), folder(name))
 
 
 def every(samples: Any) -> tuple[Any, Any]:

@@ -72,8 +72,9 @@ def usage_of(arguments: list[str]) -> str:
     verb, *rest = arguments
     if verb == "study" and rest and rest[0].endswith(".toml"):
         return help_of(verb, "file")
-    if verb in ACTIONS and rest and not rest[0].startswith("-"):
-        return help_of(verb, rest[0])
+    named = bool(rest) and not rest[0].startswith("-")
+    if named and (verb in ACTIONS or (verb == "run" and (not rest[0].endswith(".py") or (ROOT / rest[0]).exists()))):
+        return help_of(verb, rest[0])  # a workload has parameters of its own
     return help_of(verb)
 
 

@@ -18,7 +18,7 @@ FORBIDDEN = {
     "farandole.comm": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.elastic": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.data": (*FRAMEWORKS, *DOORS, "farandole.cli"),
-    "farandole.benchmarks": ("farandole.comm", "farandole.train", "farandole.cli"),
+    "farandole.workloads": ("farandole.comm", "farandole.train", "farandole.cli"),
     "farandole.checkpoint": (*FRAMEWORKS, *DOORS, "farandole.cli"),
     "farandole.observe": (*FRAMEWORKS, *DOORS, "farandole.comm", "mpi4py"),
     "farandole.results": (*FRAMEWORKS, *DOORS, "farandole.cli", "farandole.report", "farandole.study", "mpi4py"),
@@ -41,10 +41,10 @@ ROOMS = {
     "torch": ("checkpoint", "comm", "elastic", "launch", "optim"),
     "tensorflow": ("comm", "launch"),
     "keras": ("checkpoint", "comm", "launch", "tensorflow", "torch"),
-    "benchmarks": ("data", "optim"),
-    "train": ("benchmarks", "checkpoint", "comm", "data", "keras", "launch", "observe", "optim", "results"),
+    "workloads": ("data", "optim"),
+    "train": ("checkpoint", "comm", "data", "keras", "launch", "observe", "optim", "results", "torch", "workloads"),
     "candle": ("train",),
-    "study": ("benchmarks", "comm", "data", "launch", "observe", "optim", "results", "train"),
+    "study": ("comm", "data", "launch", "observe", "optim", "results", "train", "workloads"),
     "report": ("observe", "results"),
 }
 AGAINST = {

@@ -8,7 +8,7 @@ SCRIPT = """
 import os
 os.environ["KERAS_BACKEND"] = "torch"
 import numpy as np
-from farandole.benchmarks.samples import ArraySamples, TrainingData
+from farandole.workloads import ArraySamples, TrainingData
 from farandole.candle import nt3
 from farandole.errors import TrainingError
 
@@ -22,7 +22,7 @@ def samples(rows, odd=None):
     x = rng.random((rows, 40, 1), dtype=np.float32)
     if odd is not None:
         x[odd] = np.nan
-    return ArraySamples((x,), np.eye(2, dtype=np.float32)[np.arange(rows) % 2])
+    return ArraySamples(x, np.eye(2, dtype=np.float32)[np.arange(rows) % 2])
 
 def said(odd, **given):
     data = TrainingData(

@@ -311,7 +311,7 @@ def test_a_benchmark_s_long_convolution_is_keras_own(hvd, stride, activation):
     import keras
     import tensorflow as tf
 
-    from farandole.benchmarks.layers import Conv1D
+    from farandole.workloads.layers import Conv1D
 
     rng = np.random.default_rng(0)
     x = tf.constant(rng.normal(size=(2, 4101, 16)), tf.float32)

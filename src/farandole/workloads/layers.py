@@ -14,6 +14,8 @@ import keras
 import numpy as np
 from keras import ops
 
+import farandole.optim.lars_keras  # registered with Keras, as the metrics are
+import farandole.workloads.metrics  # noqa: F401
 from farandole.errors import SettingsError
 
 __all__ = [

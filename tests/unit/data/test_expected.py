@@ -6,14 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farandole.benchmarks import NAMES, benchmark
 from farandole.data import expected
-from farandole.data.candle.shapes import table_shapes
 from farandole.data.expected import expected_shape
 from farandole.data.layout import ReadOptions
-from farandole.data.make import make
-
-SIZES = {"nt3": (40, 60), "p1b1": (40, 20), "p1b2": (40, 160), "p1b3": (2000, 40)}
 
 
 def written(path: Path, rows: int) -> bytes:
@@ -47,17 +42,3 @@ def test_a_compressed_file(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(gzip.compress(header + b"\n" + 100 * rows_of_it, 1))
     rows, columns = expected_shape(tmp_path / "a.csv", OPTIONS)
     assert rows == pytest.approx(100_000, rel=0.2) and columns == 9
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("some", [0, 7])
-def test_what_a_benchmark_will_load(tmp_path: Path, name: str, some: int) -> None:
-    rows, features = SIZES[name]
-    make(name, tmp_path, rows=rows, features=features, threads=1)
-    known = benchmark(name)
-    parameters = known.parameters(feature_subsample=some, **({"cell_features": ("all",)} if name == "p1b3" else {}))
-    found = known.expected(parameters, table_shapes(name, tmp_path, known.roles(parameters)))
-    loaded = known.load(tmp_path, parameters)
-    assert found[0] == loaded.features
-    # P1B3 does not know which doses it will keep.
-    assert found[1] == loaded.nbytes if name != "p1b3" else loaded.nbytes <= found[1] < loaded.nbytes + 24 * rows

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from farandole.data.candle import BENCHMARKS, find
 from farandole.data.make import make, verify, write
 from farandole.errors import DataError, SettingsError
+from farandole.workloads.finding import tables_of
 
 SMALL = {"nt3": (40, 120), "p1b1": (30, 50), "p1b2": (30, 160), "p1b3": (4000, 60)}
 NAMES = tuple(SMALL)
@@ -18,14 +18,14 @@ NAMES = tuple(SMALL)
 
 def made(name: str, folder: Path, **options: object) -> dict[str, Path]:
     rows, features = SMALL[name]
-    make(name, folder, **{"rows": rows, "features": features, **options})  # type: ignore[arg-type]
-    return find(name, folder)
+    make(tables_of(name), folder, **{"rows": rows, "features": features, **options})  # type: ignore[arg-type]
+    return tables_of(name).find(folder)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_have_the_names_and_layouts_of_the_specification(name: str, tmp_path: Path) -> None:
     paths = made(name, tmp_path)
-    for role, file in BENCHMARKS[name].files.items():
+    for role, file in tables_of(name).files.items():
         lines = paths[role].read_text().split("\n")
         assert lines.pop() == ""  # every line ends
         cells = [line.split(file.delimiter) for line in lines]
@@ -39,8 +39,8 @@ def test_files_have_the_names_and_layouts_of_the_specification(name: str, tmp_pa
 def test_values_are_numbers_and_rows_are_as_asked(name: str, tmp_path: Path) -> None:
     rows, features = SMALL[name]
     paths = made(name, tmp_path)
-    for role, count in (("train", rows), ("test", BENCHMARKS[name].scaled("demo", rows, None).test_rows)):
-        file = BENCHMARKS[name].files[role]
+    for role, count in (("train", rows), ("test", tables_of(name).size("demo", rows).test_rows)):
+        file = tables_of(name).files[role]
         lines = paths[role].read_text().splitlines()[file.header :]
         assert len(lines) == count
         for line in lines:
@@ -51,7 +51,7 @@ def test_values_are_numbers_and_rows_are_as_asked(name: str, tmp_path: Path) -> 
 
 def test_p1b3_tables_fit_together(tmp_path: Path) -> None:
     paths = made("p1b3", tmp_path)
-    table = {role: [line.split(BENCHMARKS["p1b3"].files[role].delimiter) for line in path.read_text().splitlines()] for role, path in paths.items()}  # fmt: skip
+    table = {role: [line.split(tables_of("p1b3").files[role].delimiter) for line in path.read_text().splitlines()] for role, path in paths.items()}  # fmt: skip
     measured = table["dose_response"][1:]
     assert len(measured) == SMALL["p1b3"][0]
     assert len({(drug, cell, dose) for drug, cell, dose, _ in measured}) == len(measured)
@@ -72,7 +72,7 @@ def test_same_seed_same_bytes_whatever_the_threads(
 ) -> None:
     monkeypatch.setattr("farandole.data.make.sheet._BLOCK_VALUES", 500)  # many blocks, even in small files
     one, three, other = (
-        make(name, tmp_path / folder, rows=SMALL[name][0], features=SMALL[name][1], seed=seed, threads=threads)
+        make(tables_of(name), tmp_path / folder, rows=SMALL[name][0], features=SMALL[name][1], seed=seed, threads=threads)
         for folder, seed, threads in (("one", 5, 1), ("three", 5, 3), ("other", 6, 3))
     )
     assert one == three
@@ -125,7 +125,7 @@ def test_other_files_are_refused_unless_forced(tmp_path: Path) -> None:
     first = made("nt3", tmp_path)["train"].read_bytes()
     with pytest.raises(SettingsError, match=r"already holds nt3.*seed 0.*--force"):
         made("nt3", tmp_path, seed=1)
-    assert find("nt3", tmp_path)["train"].read_bytes() == first
+    assert tables_of("nt3").find(tmp_path)["train"].read_bytes() == first
     assert made("nt3", tmp_path, seed=1, force=True)["train"].read_bytes() != first
     verify(tmp_path)
 
@@ -169,7 +169,7 @@ def test_what_a_killed_run_left_is_swept(tmp_path: Path) -> None:
 def test_too_little_room_is_said_before_anything_is_written(tmp_path: Path) -> None:
     free = write.shutil.disk_usage(tmp_path).free
     with pytest.raises(DataError, match="MB free, the files need about"):
-        make("nt3", tmp_path, rows=free // 60_000, features=60_000)
+        make(tables_of("nt3"), tmp_path, rows=free // 60_000, features=60_000)
     assert not list(tmp_path.iterdir())
 
 
@@ -184,18 +184,13 @@ def test_too_little_room_is_said_before_anything_is_written(tmp_path: Path) -> N
 )
 def test_wrong_settings_say_what_to_type(options: dict[str, object], said: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=said):
-        make("nt3", tmp_path / "new", **options)  # type: ignore[arg-type]
+        make(tables_of("nt3"), tmp_path / "new", **options)  # type: ignore[arg-type]
     assert not (tmp_path / "new").exists()
-
-
-def test_an_unknown_benchmark_lists_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"'nt4'\. Use one of nt3, p1b1, p1b2, p1b3"):
-        make("nt4", tmp_path)
 
 
 def test_missing_files_name_both_remedies(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"P1B1\.dev\.train\.csv.*farandole data make p1b1 --out.*copy the real"):
-        find("p1b1", tmp_path)
+        tables_of("p1b1").find(tmp_path)
 
 
 def test_a_damaged_manifest_is_an_error_not_a_guess(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from farandole.study.points import Point, is_here, run_settings, run_words, usab
 from farandole.study.running import write_plan
 from farandole.study.scalars import export
 from farandole.study.settings import StudySettings, read_toml
+from farandole.workloads.nt3 import FILES
 
 
 def study(**given: Any) -> StudySettings:
@@ -180,7 +181,7 @@ def test_other_data_in_the_same_folder_makes_another_point(folder: Path) -> None
         (point,) = study(axes={"ranks": [1]}, settings={"data_dir": "data"}).points()
         return point
 
-    make("nt3", folder / "data", rows=32, features=60)
+    make(FILES, folder / "data", rows=32, features=60)
     first, again = of(), of()
     assert first.key == again.key
     plan = StudyFolder(folder / "s")
@@ -188,7 +189,7 @@ def test_other_data_in_the_same_folder_makes_another_point(folder: Path) -> None
     plan.append({"schema": 2, "study": "strong", **first.as_dict(), "status": "ok", "figures": {"total_s": 1.0}})
     assert plan.missing([again]) == []
     shutil.rmtree(folder / "data")
-    make("nt3", folder / "data", rows=48, features=60)
+    make(FILES, folder / "data", rows=48, features=60)
     assert of().key != first.key and plan.missing([of()]), "measured anew"
 
 
@@ -198,7 +199,7 @@ def test_data_is_known_by_what_it_is_and_not_by_where(folder: Path, monkeypatch:
         (folder / name).mkdir()
         monkeypatch.chdir(folder / name)
         before = study(axes={"ranks": [1]}).points()[0]
-        make("nt3", Path("out/data/nt3-test"), preset="test")
+        make(FILES, Path("out/data/nt3-test"), preset="test")
         keys += [before.key, study(axes={"ranks": [1]}).points()[0].key]
     assert len({*keys}) == 1, "also before the files of a preset are made"
 
@@ -346,8 +347,8 @@ def test_a_program_of_the_user_s() -> None:
     [
         ({"kind": "stong"}, "strong, weak, batch, lr"),
         ({"axes": {}}, "--ranks 1,2,4"),
-        ({"kind": "batch", "axes": {"ranks": [1]}}, "--batches 20,40, or of a benchmark --ranks 1,2"),
-        ({"kind": "lr", "axes": {"seed": [1, 2]}}, "--rates 0.001,0.01, or of a benchmark --ranks 1,2"),
+        ({"kind": "batch", "axes": {"ranks": [1]}}, "--batches 20,40, or of a workload --ranks 1,2"),
+        ({"kind": "lr", "axes": {"seed": [1, 2]}}, "--rates 0.001,0.01, or of a workload --ranks 1,2"),
         ({"kind": "lr", "settings": {"lr_scaling": "none"}}, "--rates 0.001,0.01"),
         ({"kind": "lr", "benchmark": "", "command": "x"}, "--rates 0.001,0.01"),
         ({"idle_s": "10"}, "idle_s='10': expected seconds, e.g. --idle 10"),
@@ -418,7 +419,7 @@ STRONG = ["strong", "--ranks", "1"]
         (["strong", "nt3", "--ranks", "two"], "", "give numbers, e.g. --ranks 1,2"),
         (["strong", "nt3", "--ranks", "1x"], "", "--ranks 1x: give ranks, or ranks x threads for all, e.g. --ranks 1x8,2x4,8x1"),
         (["strong", "nt3", "--ranks", "1x2,4"], "", "or ranks x threads for all"),
-        (["strong", "--ranks", "2"], "", "name a benchmark"),
+        (["strong", "--ranks", "2"], "", "name a workload"),
         (["lr", "nt3", "--rates", "0.1", "--set", "learning_rat=1"], "", "learning_rate"),
         (["weak", "nt3", "--ranks", "2", "--vary", "rate"], "", "expected NAME=VALUE"),
         (["strong", "nt3", "--ranks", "2", "--submit", "oar"], "", "sbatch, pbs, lsf"),

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farandole.data.candle.nt3 import load
-from farandole.data.candle.tables import reading_with
 from farandole.data.make import make
+from farandole.data.table_reader import reading_with
 from farandole.errors import SettingsError
 from farandole.observe.machine_time import process_cpu_s
 from farandole.study.collecting import job_of
@@ -19,6 +18,8 @@ from farandole.study.folder import StudyFolder
 from farandole.study.live import LiveLine
 from farandole.study.points import expand
 from farandole.study.submit import JobSettings, write_scripts
+from farandole.workloads.nt3 import FILES, NT3
+from farandole.workloads.nt3.data import load
 
 
 @pytest.mark.parametrize(
@@ -113,10 +114,10 @@ def test_the_processor_time_of_another_process_has_that_of_its_children() -> Non
 
 def test_the_files_are_the_same_whatever_reads_them(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
-    make("nt3", tmp_path, rows=16, features=60, threads=1)
-    ours = load(tmp_path, cache=False)
+    make(FILES, tmp_path, rows=16, features=60, threads=1)
+    ours = load(NT3(), tmp_path, cache=False)
     with reading_with("pandas"):
-        theirs = load(tmp_path)
+        theirs = load(NT3(), tmp_path)
     assert not list(tmp_path.glob("*.matrix")), "other readers keep no cache"
     for part in ("train", "test"):
         for name in ("x", "y"):

@@ -23,9 +23,10 @@ from farandole.train.memory_estimate import (
 SCRIPT = """
 import json, sys
 import keras
-from farandole.benchmarks.samples import ArraySamples, TrainingData
+import numpy as np
+from farandole.workloads import ArraySamples, TrainingData
 from farandole.errors import SettingsError
-from farandole.train.layer_shapes import layer_shapes
+from farandole.train.keras.layer_shapes import layer_shapes
 from farandole.train.memory_check import check_before_loading, check_training
 from farandole.train.memory_estimate import process_bytes
 from farandole.train.settings import RunSettings
@@ -77,7 +78,7 @@ largest = refused(lambda: needs(12 * 2**30, batch_size=1000))
 found["largest"] = [largest, int(largest.partition("batch_size of at most ")[2].partition(",")[0])]
 found["fits"] = [refused(lambda: needs(12 * 2**30, batch_size=found["largest"][1] + more)) is None for more in (0, 1)]
 
-none = ArraySamples((), None)
+none = ArraySamples(np.empty((0, 60483, 1)))
 data = TrainingData(train=none, validation=none, test=none, features=60483, classes=("",) * 2, nbytes=2**30)
 paper = RunSettings.from_flat({"benchmark": "nt3", "preset": "paper", "make_data": True, "framework": keras.backend.backend()})
 found["own arrays"] = refused(lambda: check_training(paper, data, size=1, share=2**31))

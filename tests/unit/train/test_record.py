@@ -35,20 +35,20 @@ from pathlib import Path
 loads = iter(range(100))
 os.getloadavg = lambda: (float(next(loads)),) * 3
 
-from farandole.benchmarks.nt3 import BENCHMARK
 from farandole.data.make import make
 from farandole.train.running import run_here
 from farandole.train.settings import RunSettings
 from farandole.train.table import table
+from farandole.workloads.nt3 import FILES, WORKLOAD
 
 folder = Path(sys.argv[1])
 small = {"data_dir": str(folder), "conv": [4, 5, 1], "pool": [4], "dense": [8], "batch_size": 8, "learning_rate": 1e-3}
 flat = lambda **more: RunSettings.from_flat({"benchmark": "nt3", **small, **more})
-made = make("nt3", folder, rows=100, features=60, seed=7, threads=1)
+made = make(FILES, folder, rows=100, features=60, seed=7, threads=1)
 whole = run_here(flat(epochs=3, threads=2))
 split = flat(epochs=1, val_split=0.25, reduce_lr=False)
 parted = run_here(split)
-given = run_here(split, data=BENCHMARK.load(folder, split.parameters))
+given = run_here(split, data=WORKLOAD.load(split.parameters, folder))
 (folder / "nt_train2.csv").write_text((folder / "nt_train2.csv").read_text().replace("0,", "0 ,", 1))
 changed = run_here(split)
 print(json.dumps({"made": made.describe(), "whole": whole, "parted": parted, "given": given, "changed": changed, "shown": table(whole)}))

@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farandole.benchmarks import NAMES, benchmark
-from farandole.benchmarks.config_file import read_config_file
 from farandole.checkpoint.timing import When
 from farandole.errors import SettingsError
 from farandole.train.checkpointing import kept, parsed_when
-from farandole.train.settings import PRESETS, RunSettings
+from farandole.train.settings import RunSettings
+from farandole.workloads import find_workload
+from farandole.workloads.config_file import read_config_file
+
+NAMES = ("nt3", "p1b1", "p1b2", "p1b3")
+PRESETS = ("demo", "test", "paper")
 
 NT3_FILE = """\
 [Global_Params]
@@ -50,7 +53,7 @@ def file(tmp_path: Path) -> Path:
 def test_settings_survive_as_plain_values(name: str, preset: str) -> None:
     settings = RunSettings.from_flat({"benchmark": name, "preset": preset, "make_data": True})
     assert RunSettings.from_flat(settings.as_flat()) == settings
-    assert settings.parameters == benchmark(name).parameters(**benchmark(name).presets[preset])
+    assert settings.parameters == find_workload(name).parameters(**find_workload(name).presets[preset])
 
 
 def test_a_file_overrides_the_preset_and_what_is_typed_overrides_the_file(file: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from farandole.data.command import add_data
 from farandole.errors import DataError, SettingsError
+from farandole.workloads.command import add_data
 
 
 def run(*words: str) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farandole.data.candle import find
 from farandole.data.make import make
+from farandole.workloads.finding import tables_of
 
 torch = pytest.importorskip("torch")
 linear_model = pytest.importorskip("sklearn.linear_model")
@@ -36,9 +36,9 @@ def lines(path: Path, delimiter: str = ",") -> list[list[str]]:
 
 def labelled(name: str, folder: Path) -> tuple[Array, Array, Array, Array]:
     """Train and test features, scaled together to [0, 1], and labels as integers."""
-    make(name, folder, preset="test")
+    make(tables_of(name), folder, preset="test")
     header, label = (0, 0) if name == "nt3" else (1, 1)
-    train, test = (lines(path)[header:] for path in find(name, folder).values())
+    train, test = (lines(path)[header:] for path in tables_of(name).find(folder).values())
     both = np.array([row[label + 1 :] for row in train + test], np.float64)
     both -= both.min(axis=0) if name != "nt3" else 0.0
     both /= np.where(both.max(axis=0) == 0, 1, both.max(axis=0))
@@ -145,8 +145,8 @@ def additive(cell: Array, drug: Array, dose: Array, y: Array, kept: Array) -> Ar
 
 
 def test_p1b3_a_network_sees_which_drug_fits_which_cell_line(tmp_path: Path) -> None:
-    make("p1b3", tmp_path, preset="test")
-    paths = find("p1b3", tmp_path)
+    make(tables_of("p1b3"), tmp_path, preset="test")
+    paths = tables_of("p1b3").find(tmp_path)
     cells, cell_table = standardised(paths["expressions"], "\t")
     drugs, drug_table = standardised(paths["descriptors"], "\t")
     rows = [row for row in lines(paths["dose_response"])[1:] if row[0] in set(drugs) and float(row[2]) >= -5]

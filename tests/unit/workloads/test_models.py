@@ -1,4 +1,4 @@
-"""The benchmarks' models: exactly the published numbers of parameters, and layers that compute what they should.
+"""The workloads' models: exactly the published numbers of parameters, and layers that compute what they should.
 
 Asked of a fresh interpreter, which builds the full models without memory for their weights.
 """
@@ -18,31 +18,31 @@ import json, os, random, sys, tempfile
 os.environ["KERAS_BACKEND"] = "torch"
 sys.modules.update(dict.fromkeys(["tensorflow", "jax"]))  # Keras would load them
 import keras, numpy as np, torch
-import farandole.benchmarks.layers
+import farandole.workloads.layers
 registered = [keras.saving.get_registered_object(f"farandole>{name}") for name in ("R2", "Correlation", "SignAccuracy", "LARS")]
-from farandole.benchmarks import benchmark
-from farandole.benchmarks.layers import Conv1D, LocallyConnected1D, convolution_and_pool
-from farandole.benchmarks.metrics import R2, Correlation, SignAccuracy
-from farandole.benchmarks.parameters import ACTIVATIONS
-from farandole.benchmarks.samples import ArraySamples, TrainingData
+from farandole.workloads import ArraySamples, TrainingData, find_workload
+from farandole.workloads.layers import Conv1D, LocallyConnected1D, convolution_and_pool
+from farandole.workloads.metrics import R2, Correlation, SignAccuracy
+from farandole.workloads.parameters import ACTIVATIONS
 from dataclasses import replace
 from types import SimpleNamespace
-from farandole.train import callbacks
-from farandole.train.callbacks import Epochs, Timeout, WarmUp
+from farandole.train import hooks
+from farandole.train.hooks import Epochs, Timeout, WarmUp
 from farandole.train.batches import TrainingBatches
-from farandole.train.layer_shapes import layer_shapes
+from farandole.train.keras.layer_shapes import layer_shapes
 from farandole.train.plan import Plan
-from farandole.train.short_calls import shorten_calls
+from farandole.train.keras.short_calls import shorten_calls
 
 def built(name, features, classes=0, compiled=False, **given):
-    none = ArraySamples((np.empty((0, features)),), None)
+    none = ArraySamples(np.empty((0, features)))
     names = tuple(map(str, range(classes)))
     data = TrainingData(train=none, validation=none, test=none, features=features, classes=names, nbytes=0)
-    known, chosen = benchmark(name), benchmark(name).parameters(**given)
+    known = find_workload(name).keras
+    chosen = find_workload(name).parameters(**given)
     model = known.build(chosen, data)
     if compiled:
         optimizer = keras.saving.get_registered_object("farandole>LARS")(0.1) if name == "p1b3" else "sgd"
-        model.compile(optimizer, known.loss(chosen), metrics=known.metrics(chosen, data))
+        model.compile(optimizer, known.loss or chosen.loss, metrics=known.metrics(chosen, data))
     return model
 
 def parameters(*words, **given):
@@ -156,26 +156,22 @@ compare("short floats", "nt3", types[:, :2], genes[:, :, None], **few)
 keras.config.set_dtype_policy("float32")
 
 plan = Plan(ranks=2, passes=1, parallel="steps", epochs=1, steps=1, local_batch=10, rate=0.1, samples_per_epoch=20)
-small = keras.Sequential([keras.Input((30,)), keras.layers.Dense(20), keras.layers.Dense(1)])
 found["all registered"] = None not in registered
 found["activations"] = [keras.activations.get(name)(np.zeros((2, 3), "float32")).shape == (2, 3) for name in ACTIVATIONS]
 
-warmup, found["warm-up"] = WarmUp(plan, 1, "sqrt"), []
-small.compile("sgd")
-warmup.set_model(small)
+trainer = SimpleNamespace(rate=0.1, stop=lambda: stopped.append(True))
+warmup, found["warm-up"] = WarmUp(plan, trainer, 1, "sqrt"), []
 for epoch in (0, 1):
-    warmup.on_epoch_begin(epoch)
-    warmup.on_train_batch_begin(0)
-    found["warm-up"].append(float(small.optimizer.learning_rate))
+    warmup.begin_epoch(epoch)
+    warmup.begin_batch(0)
+    found["warm-up"].append(trainer.rate)
 
-callbacks.broadcast_object = lambda value, root, name: value
+hooks.broadcast_object = lambda value, root, name: value
 found["timeout"], notes = [], []
 for seconds, epochs in ((-1, 4), (-1, 2), (1000, 4)):
-    timeout = Timeout(seconds, notes.append)
-    timeout.set_model(small), timeout.set_params({"epochs": epochs})
-    small.stop_training = False
-    timeout.on_epoch_end(1)
-    found["timeout"].append([small.stop_training, *notes])
+    stopped = []
+    Timeout(replace(plan, epochs=epochs), trainer, seconds, notes.append).end_epoch(1, {})
+    found["timeout"].append([bool(stopped), *notes])
     notes.clear()
 
 class OwnSamples:
@@ -186,10 +182,10 @@ own = TrainingBatches(OwnSamples(), plan, seed=1, shuffle=False, rank=0, size=2)
 found["own samples"] = [own.at_hand, own[0][0].shape == (10, 40)]
 
 def epochs(passes, batches):
-    done = Epochs(replace(plan, passes=passes), SimpleNamespace(), None, None, None)
-    done.on_epoch_begin(0)
+    done = Epochs(replace(plan, passes=passes), trainer, SimpleNamespace(), None, None, None)
+    done.begin_epoch(0)
     for batch in batches:
-        done.on_train_batch_end(batch)
+        done.end_batch(batch, 0.0)
     return done
 
 first, second, other = epochs(2, range(5)), epochs(2, []), epochs(1, range(3))
@@ -197,10 +193,10 @@ first_s = list(first.steps)
 for later in (second, other):
     later.load_state_dict(first.state_dict())
 first.passing = lambda: True
-first.on_epoch_begin(0)
-first.on_train_batch_end(0)
+first.begin_epoch(0)
+first.end_batch(0, 0.0)
 first.passing = lambda: False
-first.on_train_batch_end(1)
+first.end_batch(1, 0.0)
 found["steps"] = [len(first_s), first.steps == first_s, second.steps == first_s, len(other.steps)]
 print(json.dumps(found))
 """

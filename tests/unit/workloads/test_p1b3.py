@@ -9,17 +9,19 @@ import pytest
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
-from farandole.benchmarks import benchmark
-from farandole.data.candle import p1b3
-from farandole.data.candle.p1b3 import P1B3Data, P1B3Settings
 from farandole.errors import DataError, SettingsError
+from farandole.train.batches import TrainingBatches
+from farandole.train.plan import Plan
 from farandole.train.session import make_missing_data
 from farandole.train.settings import RunSettings
+from farandole.workloads import TrainingData
+from farandole.workloads.p1b3 import P1B3, data
+from farandole.workloads.p1b3.data import P1B3Data, load
 
 CELLS = [f"BR.CELL-{number}" for number in range(14)]
 DRUGS = list(range(100, 160))
 WIDTHS = {"expressions": 30, "mirna": 6, "proteome": 8, "kinome": 3}
-UNSCALED = P1B3Settings(scaling="none")
+UNSCALED = P1B3(scaling="none")
 
 
 def numbers(rng: np.random.Generator, rows: int, prefix: str, columns: int) -> dict[str, np.ndarray]:
@@ -107,32 +109,42 @@ def merged(
     return train[:kept], train[kept:], test
 
 
-def assert_same_samples(data: P1B3Data, parts: tuple[pd.DataFrame, ...]) -> None:
-    for rows, expected in zip((data.train, data.validation, data.test), parts):
-        x, y = data.gather(rows)
+def tables(found: TrainingData) -> P1B3Data:
+    """What samples are made of."""
+    return found.train.data  # type: ignore[union-attr]
+
+
+def every(samples: Any) -> tuple[np.ndarray, np.ndarray]:
+    """x and y of all samples."""
+    return samples.batch(np.arange(len(samples)))
+
+
+def assert_same_samples(found: TrainingData, parts: tuple[pd.DataFrame, ...]) -> None:
+    for samples, expected in zip((found.train, found.validation, found.test), parts):
+        x, y = every(samples)
         assert np.array_equal(x, expected.iloc[:, 3:].to_numpy(np.float32))
-        assert np.array_equal(y, expected["GROWTH"].to_numpy(np.float32) / np.float32(100))
+        assert np.array_equal(y[:, 0], expected["GROWTH"].to_numpy(np.float32) / np.float32(100))
         assert x.dtype == y.dtype == np.float32
 
 
 def test_gathering_is_merging_bit_for_bit(folder, frames):
-    data = p1b3.load(folder, UNSCALED, cache=False)
-    assert min(len(data.train), len(data.validation), len(data.test)) > 10
-    assert_same_samples(data, merged(frames))
+    found = load(UNSCALED, folder, cache=False)
+    assert min(len(found.train), len(found.validation), len(found.test)) > 10
+    assert_same_samples(found, merged(frames))
 
 
 def test_all_features_are_joined_where_all_are_known(folder, frames):
-    settings = P1B3Settings(cell_features=["all"], drug_features=["descriptors", "latent"], scaling="none")
-    data = p1b3.load(folder, settings, cache=False)
-    assert data.features == 1 + sum(WIDTHS.values()) + 9 + 4
-    assert_same_samples(data, merged(frames, assays=tuple(WIDTHS), drugs=("descriptors", "latent")))
+    parameters = P1B3(cell_features=("all",), drug_features=("descriptors", "latent"), scaling="none")
+    found = load(parameters, folder, cache=False)
+    assert found.features == 1 + sum(WIDTHS.values()) + 9 + 4
+    assert_same_samples(found, merged(frames, assays=tuple(WIDTHS), drugs=("descriptors", "latent")))
 
 
 def test_wide_rows_are_gathered_alike(folder, monkeypatch):
-    data = p1b3.load(folder, UNSCALED, cache=False)
-    narrow = data.gather(data.train)[0]
-    monkeypatch.setattr(p1b3, "WIDE_ROW_BYTES", 0)
-    assert np.array_equal(data.gather(data.train)[0], narrow)
+    found = load(UNSCALED, folder, cache=False)
+    narrow = every(found.train)[0]
+    monkeypatch.setattr(data, "WIDE_ROW_BYTES", 0)
+    assert np.array_equal(every(found.train)[0], narrow)
 
 
 def test_tables_are_filled_and_standardised(tmp_path, frames):
@@ -142,19 +154,19 @@ def test_tables_are_filled_and_standardised(tmp_path, frames):
     values[:, 4] = np.nan
     table.iloc[:, 1:] = values
     write(tmp_path, frames | {"descriptors": table})
-    data = p1b3.load(tmp_path, cache=False)
+    found = load(P1B3(), tmp_path, cache=False)
     expected = StandardScaler().fit_transform(SimpleImputer().fit_transform(np.delete(values, 4, axis=1)))
-    np.testing.assert_allclose(data.drugs, expected, atol=1e-6)
+    np.testing.assert_allclose(tables(found).drugs, expected, atol=1e-6)
     cells = StandardScaler().fit_transform(frames["expressions"].iloc[:, 1:])
-    np.testing.assert_allclose(data.cells, cells, atol=1e-6)
-    assert data.features == 1 + 30 + 8
+    np.testing.assert_allclose(tables(found).cells, cells, atol=1e-6)
+    assert found.features == 1 + 30 + 8
 
 
 def test_the_proteome_is_scaled_over_the_cells_that_the_kinome_has(folder, frames):
-    data = p1b3.load(folder, P1B3Settings(cell_features=["proteome"]), cache=False)
+    found = load(P1B3(cell_features=("proteome",)), folder, cache=False)
     both = frames["proteome"].merge(frames["kinome"], on="CellLine")
     expected = StandardScaler().fit_transform(both.iloc[:, 1:])
-    np.testing.assert_allclose(data.cells, expected, atol=1e-6)
+    np.testing.assert_allclose(tables(found).cells, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("gap", ["na", "-", "", "NA", "nan"])
@@ -162,9 +174,9 @@ def test_every_token_for_a_gap_is_known(folder, frames, gap):
     table = frames["expressions"].astype(object)
     table.iloc[3, 5] = gap
     table.to_csv(folder / NAMES["expressions"], sep="\t", index=False)
-    data = p1b3.load(folder, UNSCALED, cache=False)
+    found = load(UNSCALED, folder, cache=False)
     others = frames["expressions"].iloc[:, 5].drop(3).mean()
-    assert data.cells[3, 4] == pytest.approx(others, abs=1e-6)
+    assert tables(found).cells[3, 4] == pytest.approx(others, abs=1e-6)
 
 
 def test_drugs_may_have_names_instead_of_numbers(tmp_path, frames):
@@ -177,7 +189,7 @@ def test_drugs_may_have_names_instead_of_numbers(tmp_path, frames):
     ):
         named[role] = frames[role].assign(**{column: "drug " + frames[role][column].astype(str)})
     write(tmp_path, named)
-    assert_same_samples(p1b3.load(tmp_path, UNSCALED, cache=False), merged(named))
+    assert_same_samples(load(UNSCALED, tmp_path, cache=False), merged(named))
 
 
 def test_drugs_may_be_numbers_in_one_file_and_names_in_another(tmp_path, frames):
@@ -185,87 +197,80 @@ def test_drugs_may_be_numbers_in_one_file_and_names_in_another(tmp_path, frames)
         [frames["descriptors"].astype({"NAME": object}), frames["descriptors"][:1].assign(NAME="aspirin")]
     )
     write(tmp_path, frames | {"descriptors": more})
-    assert_same_samples(p1b3.load(tmp_path, UNSCALED, cache=False), merged(frames))
+    assert_same_samples(load(UNSCALED, tmp_path, cache=False), merged(frames))
 
 
 def test_rows_may_be_kept_as_they_are(folder, frames):
-    data = p1b3.load(folder, P1B3Settings(balance=False, min_logconc=-9, max_logconc=0), cache=False)
+    found = load(P1B3(subsample="none", min_logconc=-9, max_logconc=0), folder, cache=False)
     rows = frames["dose_response"]
     known = rows["NSC"].isin(DRUGS) & (rows["CELLNAME"] != "XX:UNKNOWN")
-    assert len(data.growth) == known.sum()
+    assert len(tables(found).growth) == known.sum()
 
 
 def test_the_test_may_use_cells_that_training_sees(folder):
-    data = p1b3.load(folder, P1B3Settings(test_cell_split=0.25), cache=False)
-    assert len(set(data.cell_of[data.test])) == 3  # of 12
-    assert set(data.cell_of[data.test]) <= set(data.cell_of[data.train])
-    assert not set(data.drug_of[data.test]) & set(data.drug_of[data.train])
-    listed = p1b3.load(folder, cache=False)
-    assert not set(listed.cell_of[listed.test]) & set(listed.cell_of[listed.train])
-    assert np.array_equal(data.train, listed.train)
+    found = load(P1B3(test_cell_split=0.25), folder, cache=False)
+    cells, drugs = tables(found).cell_of, tables(found).drug_of
+    train, test = found.train.rows, found.test.rows
+    assert len(set(cells[test])) == 3  # of 12
+    assert set(cells[test]) <= set(cells[train])
+    assert not set(drugs[test]) & set(drugs[train])
+    listed = load(P1B3(), folder, cache=False)
+    cells = tables(listed).cell_of
+    assert not set(cells[listed.test.rows]) & set(cells[listed.train.rows])
+    assert np.array_equal(train, listed.train.rows)
 
 
 def test_some_features_of_each_set(folder):
     """Of 30 of cell lines (and 6 of their miRNA) and 9 of drugs; fewer than asked for are all used."""
-    whole = p1b3.load(folder, cache=False)
+    whole = tables(load(P1B3(), folder, cache=False))
     for wanted, cells, drugs in ((7, 7, 7), (20, 20, 9)):
-        some = p1b3.load(folder, P1B3Settings(feature_subsample=wanted), cache=False)
+        some = tables(load(P1B3(feature_subsample=wanted), folder, cache=False))
         assert (some.cells.shape[1], some.drugs.shape[1], some.features) == (cells, drugs, 1 + cells + drugs)
         for part, every in ((some.cells, whole.cells), (some.drugs, whole.drugs)):
             assert {column.tobytes() for column in part.T} <= {column.tobytes() for column in every.T}
-    both = p1b3.load(folder, P1B3Settings(cell_features=["all"], feature_subsample=8), cache=False)
-    assert both.cells.shape[1] == 8 + 6 + 8
-    train = benchmark("p1b3").load(folder, benchmark("p1b3").parameters(feature_subsample=7))
-    assert train.features == 15
+    both = load(P1B3(cell_features=("all",), feature_subsample=8), folder, cache=False)
+    assert tables(both).cells.shape[1] == 8 + 6 + 8
+    assert both.features == 1 + 22 + 8
 
 
 def test_loading_from_the_cache_gives_the_same_and_leaves_it_alone(folder, tmp_path):
     fresh, first, second, third = (
-        p1b3.load(folder, cache=kept) for kept in (False, *[tmp_path / "cache"] * 3)
+        load(P1B3(), folder, cache=kept) for kept in (False, *[tmp_path / "cache"] * 3)
     )
-    for data in (first, second, third):
-        assert np.array_equal(data.gather(data.train)[0], fresh.gather(fresh.train)[0])
+    for found in (first, second, third):
+        assert np.array_equal(every(found.train)[0], every(fresh.train)[0])
 
 
-def test_another_seed_draws_other_rows(folder):
-    one, same, other = (p1b3.load(folder, P1B3Settings(seed=seed), cache=False) for seed in (1, 1, 2))
-    assert np.array_equal(one.train, same.train)
-    assert not np.array_equal(one.growth, other.growth)
-
-
-@pytest.fixture
-def data(folder: Path) -> P1B3Data:
-    return p1b3.load(folder, cache=False)
+def batches(found: TrainingData, size: int, rank: int = 0, *, epoch: int = 0, seed: int = 1, shuffle: bool = True) -> list[Any]:
+    """One rank's of an epoch, of 20 each."""
+    rows = len(found.train)
+    plan = Plan(
+        ranks=size, passes=1, parallel="steps", epochs=2, steps=-(-rows // size // 20), local_batch=20, rate=0.1, samples_per_epoch=rows
+    )
+    taken = TrainingBatches(found.train, plan, seed=seed, shuffle=shuffle, rank=rank, size=size)
+    taken.epoch = epoch
+    return [taken[number] for number in range(len(taken))]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_an_epoch_visits_every_row_once_over_the_ranks(data, size):
-    ranks = [list(data.batches(data.train, 20, seed=1, rank=rank, size=size)) for rank in range(size)]
-    assert len({len(batches) for batches in ranks}) == 1
-    seen = np.concatenate([np.column_stack([y, x]) for batches in ranks for x, y in batches])
-    x, y = data.gather(data.train)
+def test_an_epoch_visits_every_row_once_over_the_ranks(folder, size):
+    found = load(P1B3(), folder, cache=False)
+    seen = np.concatenate([np.column_stack([y, x]) for rank in range(size) for x, y in batches(found, size, rank)])
+    x, y = every(found.train)
     expected = np.column_stack([y, x])
     assert np.array_equal(seen[np.lexsort(seen.T)], expected[np.lexsort(expected.T)])
 
 
-def test_every_epoch_has_its_own_order(data):
+def test_every_epoch_has_its_own_order(folder):
+    found = load(P1B3(), folder, cache=False)
+
     def order(**options):
-        return np.concatenate([y for _, y in data.batches(data.train, 50, **options)]).tolist()
+        return np.concatenate([y for _, y in batches(found, 1, **options)])[:, 0].tolist()
 
     assert order(seed=1, epoch=0) == order(seed=1, epoch=0)
     assert order(seed=1, epoch=0) != order(seed=1, epoch=1)
     assert order(seed=1, epoch=0) != order(seed=2, epoch=0)
-    assert order() == data.growth[data.train].tolist()
-
-
-def test_batches_can_share_a_buffer(data):
-    buffer = np.empty((50, data.features), np.float32)
-    fresh = [x for x, _ in data.batches(data.validation, 50)]
-    for x, expected in zip(data.batches(data.validation, 50, out=buffer), fresh):
-        assert np.shares_memory(x[0], buffer)
-        assert np.array_equal(x[0], expected)
-    with pytest.raises(SettingsError, match="out has shape"):
-        data.gather(data.train, out=buffer)
+    assert order(shuffle=False) == every(found.train)[1][:, 0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -296,7 +301,7 @@ def test_batches_can_share_a_buffer(data):
 def test_what_is_wrong_with_a_file_is_said(tmp_path, frames, role, change, message):
     write(tmp_path, frames | {role: change(frames[role])})
     with pytest.raises(DataError, match=f"{NAMES[role]}.*{message}"):
-        p1b3.load(tmp_path, cache=False)
+        load(P1B3(), tmp_path, cache=False)
 
 
 @pytest.mark.parametrize(
@@ -304,24 +309,24 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, frames, role, change, messa
     [
         ({"cell_features": ["genes"]}, "expected a list of expression, mirna, proteome, or"),
         ({"drug_features": "descriptors"}, "expected a list of descriptors, latent, or"),
-        ({"scaling": "minabs"}, "unknown scaling 'minabs'"),
-        ({"validation": 1.5}, "validation=1.5: expected a fraction between 0 and 1"),
+        ({"scaling": "minabs"}, "scaling='minabs' is unknown. Use one of maxabs"),
+        ({"val_split": 1.5}, "val_split=1.5: expected a fraction between 0 and 1"),
         ({"min_logconc": -3}, "min_logconc=-3 is above max_logconc=-4.0"),
         ({"test_cell_split": 2}, "expected a fraction from 0 to 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, message):
     with pytest.raises(SettingsError, match=message):
-        P1B3Settings(**settings)
+        P1B3(**settings)
 
 
 def test_files_that_no_chosen_feature_needs_may_be_missing(folder: Path, frames: dict[str, pd.DataFrame]) -> None:
     for role in ("mirna", "proteome", "kinome", "latent"):
         (folder / NAMES[role]).unlink()
-    assert_same_samples(p1b3.load(folder, UNSCALED, cache=False), merged(frames))
-    wanted = P1B3Settings(cell_features=["proteome"])
+    assert_same_samples(load(UNSCALED, folder, cache=False), merged(frames))
+    wanted = P1B3(cell_features=("proteome",))
     with pytest.raises(DataError, match=r"needs P1B3_cellline_proteome\.tsv, P1B3_cellline_kinome\.tsv in"):
-        p1b3.load(folder, wanted, cache=False)
+        load(wanted, folder, cache=False)
 
 
 @pytest.mark.parametrize("given", [{}, {"preset": "paper", "make_data": True}])

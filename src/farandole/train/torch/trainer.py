@@ -296,5 +296,5 @@ def _set_seed(numbers: list[int]) -> None:
     """torch.manual_seed() would also note it for every kind of device that is not there, with a stack trace each."""
     seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
