@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from farandole.data.make import make
+from farandole.workloads.finding import tables_of
 
 pytestmark = pytest.mark.skipif(
     None in (find_spec("keras"), find_spec("torch")), reason="Keras or torch is not installed"
@@ -25,7 +26,7 @@ def farandole(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nt3")
-    make("nt3", folder, rows=40, features=60, threads=1)
+    make(tables_of("nt3"), folder, rows=40, features=60, threads=1)
     return folder
 
 
@@ -66,7 +67,7 @@ def test_a_network_or_batch_that_cannot_fit_is_refused(data: Path, tmp_path: Pat
 
 
 def test_a_table_that_cannot_fit_is_refused(tmp_path: Path) -> None:
-    make("nt3", tmp_path, rows=40, features=60, threads=1)
+    make(tables_of("nt3"), tmp_path, rows=40, features=60, threads=1)
     train = tmp_path / "nt_train2.csv"
     train.write_bytes(train.read_bytes() * 400)
     os.truncate(train, 1 << 43)  # takes no room on the disk

@@ -18,6 +18,7 @@ from farandole.data.make import make
 from farandole.launch.processes import descendants
 from farandole.study.folder import StudyFolder
 from farandole.study.pages import forget_pages, held_share
+from farandole.workloads.finding import tables_of
 from ranktest.processes import wait_until
 from studycommand import farandole, stopped
 
@@ -41,7 +42,7 @@ def reading(cwd: Path, file: str, *words: str, ranks: int = 1) -> subprocess.Com
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    make("nt3", tmp_path / "data", rows=32, features=80)
+    make(tables_of("nt3"), tmp_path / "data", rows=32, features=80)
     return tmp_path / "data"
 
 
@@ -74,7 +75,7 @@ def test_it_leaves_an_ordinary_folder_with_table_and_page_and_reads_nothing_twic
     os.utime(folder / "data" / "test" / "nt_test2.csv", ns=(1, 1))
     assert "8 points, 8 have a result" in farandole(*words, "--dry-run", cwd=tmp_path).stdout, "the same bytes"
     shutil.rmtree(folder / "data")
-    make("nt3", folder / "data" / "test", preset="test", seed=1)
+    make(tables_of("nt3"), folder / "data" / "test", preset="test", seed=1)
     assert "8 points, 0 have a result" in farandole(*words, "--dry-run", cwd=tmp_path).stdout, "other bytes"
 
 
@@ -143,7 +144,7 @@ def test_ranks_read_their_cache_together(tmp_path: Path, data: Path) -> None:
 @pytest.mark.more
 def test_the_memory_of_a_table_is_counted(tmp_path: Path) -> None:
     """4 bytes a value: once for all ranks where ours reads; of pandas in each process, with megabytes besides."""
-    make("nt3", tmp_path, rows=512, features=4000)
+    make(tables_of("nt3"), tmp_path, rows=512, features=4000)
     for method, ranks, tables in (("fast", 1, 1), ("fast", 2, 1), ("fast-cached", 2, 1), ("fast-storing", 1, 1), ("pandas", 2, 2)):
         told = reading(tmp_path, "nt_train2.csv", "--loader", method, "--state", "warm", ranks=ranks)
         assert told.returncode == 0, told.stderr

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from farandole.data.make import make
+from farandole.workloads.finding import tables_of
 from ranktest.processes import wait_until
 from studycommand import children, farandole, stopped
 
@@ -286,7 +287,7 @@ def test_more_ranks_than_cores_are_marked(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
 def test_a_benchmark_from_a_study_file(tmp_path: Path) -> None:
-    make("nt3", tmp_path / "data", rows=40, features=60, threads=1)
+    make(tables_of("nt3"), tmp_path / "data", rows=40, features=60, threads=1)
     (tmp_path / "my.toml").write_text(
         """
         kind = "strong"
@@ -329,7 +330,7 @@ SMALL = ["--set", "data_dir=data", "--set", "epochs=2", "--set", "conv=[4,5,1]",
 
 @pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
 def test_a_scaling_study_gives_every_rank_the_same_threads_and_the_same_data(tmp_path: Path) -> None:
-    make("nt3", tmp_path / "data", rows=40, features=60, threads=1)
+    make(tables_of("nt3"), tmp_path / "data", rows=40, features=60, threads=1)
     words = ["study", "strong", "nt3", "--preset", "test", "--ranks", "1,2", "--repeats", "1", *SMALL, "--out", "s", "--no-power"]
     told = farandole(*words, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
@@ -345,7 +346,7 @@ def test_a_scaling_study_gives_every_rank_the_same_threads_and_the_same_data(tmp
     again = farandole(*words, "--dry-run", cwd=tmp_path)
     assert "2 points, 2 have a result already" in again.stdout
     shutil.rmtree(tmp_path / "data")
-    make("nt3", tmp_path / "data", rows=48, features=60, threads=1)
+    make(tables_of("nt3"), tmp_path / "data", rows=48, features=60, threads=1)
     other = farandole(*words, "--dry-run", cwd=tmp_path)
     assert "2 points, 0 have a result already" in other.stdout, "of other data under the same name"
 
@@ -353,7 +354,7 @@ def test_a_scaling_study_gives_every_rank_the_same_threads_and_the_same_data(tmp
 @pytest.mark.more
 @pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
 def test_no_point_goes_on_from_another_s_checkpoints(tmp_path: Path) -> None:
-    make("nt3", tmp_path / "data", rows=40, features=60, threads=1)
+    make(tables_of("nt3"), tmp_path / "data", rows=40, features=60, threads=1)
     words = ["study", "strong", "nt3", "--preset", "test", "--ranks", "1", "--repeats", "2", *SMALL, "--out", "s", "--no-power"]
     told = farandole(*words, "--set", "checkpoint_dir=kept", "--set", "checkpoint_every=1", cwd=tmp_path)
     assert told.returncode == 0, told.stderr

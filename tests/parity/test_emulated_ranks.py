@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from farandole.data.make import make
+from farandole.workloads.finding import tables_of
 
 TOLERANCE = 2e-5
 ENV = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
@@ -89,7 +90,7 @@ def outcome(hvd: Any, folder: str, framework: str, given: dict[str, Any]) -> dic
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("data")
     for name, (rows, features) in SIZES.items():
-        make(name, out / name, rows=rows, features=features, threads=1)
+        make(tables_of(name), out / name, rows=rows, features=features, threads=1)
     return out
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from farandole.data.make import make
+from farandole.workloads.finding import tables_of
 from ranktest.processes import wait_until
 from slurmtest import Cluster
 
@@ -29,7 +30,7 @@ def typed(cluster: Cluster, cwd: Path, *words: str) -> subprocess.CompletedProce
 
 @pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
 def test_points_are_jobs_on_two_nodes(slurm: Cluster, tmp_path: Path) -> None:
-    make("nt3", tmp_path / "data", rows=40, features=60, threads=1)
+    make(tables_of("nt3"), tmp_path / "data", rows=40, features=60, threads=1)
     farandole = (sys.executable, "-m", "farandole", "study")
     asked = ("--submit", "sbatch", "--ranks-per-node", "1", "--time", "00:02:00", "--directive=--comment=mine")
     written = typed(slurm, tmp_path, *farandole, "strong", "nt3", "--ranks", "2", "--repeats", "1", *SMALL, *asked, "--out", "s")

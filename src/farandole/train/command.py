@@ -62,7 +62,7 @@ class _RunParser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         options = [word for word in unknown if word.startswith("-")]
         if options:
-            self.error(f"unknown option {options[0]}{self._nearest(options[0])}. To see all: farandole run {reference or 'NAME'} --help")
+            self.error(f"unknown option {options[0]}.{self._nearest(options[0])} To see all options, type: farandole run {reference or 'NAME'} --help")
         return found, unknown
 
     def _workload_in(self, words: Sequence[str]) -> str | None:
@@ -75,8 +75,9 @@ class _RunParser(argparse.ArgumentParser):
         return action is not None and action.nargs is None
 
     def _nearest(self, option: str) -> str:
-        close = difflib.get_close_matches(option.partition("=")[0], self._option_string_actions, n=1)
-        return f": did you mean {close[0]}?" if close else ""
+        shown = [name for name, action in self._option_string_actions.items() if action.help != argparse.SUPPRESS]
+        close = difflib.get_close_matches(option.partition("=")[0], shown, n=1)
+        return f" Did you mean {close[0]}?" if close else ""
 
 
 def add_run(verbs: Verbs) -> None:
