@@ -55,10 +55,10 @@ When a rank fails, all are ended, the first to fail is named, and its exit code 
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     parser = _parser(words[:1])
-    options, unknown = parser.parse_known_args(words)
-    if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}. {getattr(options, 'known', '')}".rstrip(". "))
     try:
+        options, unknown = parser.parse_known_args(words)  # which may import a user's file, to learn its parameters
+        if unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         code = int(options.run(options))
         sys.stdout.flush()
         return code

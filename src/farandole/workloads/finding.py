@@ -109,8 +109,12 @@ def _in_module(module: ModuleType, name: str, reference: str) -> Workload:
         different = {id(value) for value in there.values()}
         name = next(iter(there)) if len(different) == 1 else NAME
     if not hasattr(module, name):
-        has = f"Its workloads are {', '.join(there)}." if there else "It has no Workload."
-        raise SettingsError(f"{reference}: there is no {name} in {module.__file__}. {has} To see one, type: farandole run --new my_model.py")
+        first = next(iter(there), "")
+        has = (
+            f"Its workloads are {', '.join(there)}: type e.g. {reference.partition(':')[0]}:{first}" if there
+            else "It has no Workload. To write one to begin with, type: farandole run --new my_model.py"
+        )  # fmt: skip
+        raise SettingsError(f"{reference}: there is no {name} in {module.__file__}. {has}")
     found = getattr(module, name)
     if not isinstance(found, Workload):
         raise SettingsError(f"{reference}: {name} is {_described(found)}, expected a farandole.workloads.Workload")
@@ -122,6 +126,8 @@ def _described(value: object) -> str:
 
 
 def _from_module(name: str) -> ModuleType:
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as for `python -m`
     try:
         return importlib.import_module(name)
     except SettingsError:
@@ -156,5 +162,5 @@ def _from_file(path: Path) -> ModuleType:
 def _told(error: BaseException, path: Path | None = None) -> str:
     """With the line of the file where there is one."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if path and frame.filename == str(path)]
-    line = lines[-1] if lines else getattr(error, "lineno", None)
-    return f"{type(error).__name__}: {error}" + (f" (line {line})" if line else "")
+    told = f"{type(error).__name__}: {error}"
+    return f"{told} (line {lines[-1]})" if lines and not isinstance(error, SyntaxError) else told
