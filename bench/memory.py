@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.launching import run
 from bench.rows import Row, foretold, table
 from farandole.data.make import make
-from farandole.train.cgroup import available_bytes
+from farandole.train.rank.cgroup import available_bytes
 from farandole.train.settings import FRAMEWORKS
 from farandole.workloads.finding import find_workload, tables_of, workload_names
 

@@ -21,10 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import farandole.keras as hvd
 from bench.contest import Ranks
-from farandole.train.batches import EvaluationBatches, TrainingBatches
-from farandole.train.keras.seeds import spread_seeds
-from farandole.train.keras.short_calls import shorten_calls
 from farandole.train.plan import Plan, make_plan
+from farandole.train.rank.batches import EvaluationBatches, TrainingBatches
+from farandole.train.rank.keras.seeds import spread_seeds
+from farandole.train.rank.keras.short_calls import shorten_calls
 from farandole.train.settings import RunSettings
 from farandole.workloads import TrainingData
 from farandole.workloads.nt3.data import load

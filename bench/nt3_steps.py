@@ -22,10 +22,10 @@ import farandole.keras as hvd
 from bench.cases import Case, Measured
 from bench.contest import Contestant, Ranks, contest
 from bench.nt3_weights import RATE, Network
-from farandole.train.batches import TrainingBatches
-from farandole.train.hooks import StopWhenNotFinite
-from farandole.train.keras.trainer import KerasTrainer
 from farandole.train.plan import Plan
+from farandole.train.rank.batches import TrainingBatches
+from farandole.train.rank.hooks import StopWhenNotFinite
+from farandole.train.rank.keras.trainer import KerasTrainer
 from farandole.train.settings import RunSettings
 from farandole.workloads import ArraySamples, TrainingData
 

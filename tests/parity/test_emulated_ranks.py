@@ -71,8 +71,8 @@ def outcome(hvd: Any, folder: str, framework: str, given: dict[str, Any]) -> dic
     import keras
     import numpy as np
 
-    from farandole.train.progress import RunLog
-    from farandole.train.session import run_on_rank
+    from farandole.train.rank.progress import RunLog
+    from farandole.train.rank.session import run_on_rank
     from farandole.train.settings import RunSettings
 
     own = f"{folder}/{given['benchmark']}"

@@ -11,7 +11,7 @@ SCRIPT = """
 import os, sys
 from farandole.cli import main
 from farandole.errors import TrainingError
-from farandole.train import session
+from farandole.train.rank import session
 
 def run_on_rank(settings, *_, **__):
     import torch
@@ -37,7 +37,7 @@ def test_one_folder_and_one_voice(tmp_path: Path) -> None:
 @rank_test(n=[1, 2])
 def test_a_file_that_rank_0_cannot_write_is_told_by_all(fd):
     from farandole.errors import TrainingError
-    from farandole.train.session import on_rank_0
+    from farandole.train.rank.session import on_rank_0
 
     with pytest.raises(TrainingError, match=r"rank 0 cannot read or write a file: .*No such file or directory: 'absent/run\.json'"):
         on_rank_0(lambda: Path("absent/run.json").write_text(""))
@@ -47,7 +47,7 @@ def test_a_file_that_rank_0_cannot_write_is_told_by_all(fd):
 @rank_test(n=[1, 2, 3])
 def test_ranks_that_end_with_other_weights_are_named(fd):
     from farandole.errors import TrainingError
-    from farandole.train.session import same_weights
+    from farandole.train.rank.session import same_weights
 
     weights = [np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(1)]
     digests = fd.allgather_object(same_weights(weights))

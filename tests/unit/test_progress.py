@@ -133,7 +133,7 @@ def test_a_rank_sends_what_its_launcher_draws(monkeypatch: pytest.MonkeyPatch, c
 def test_rich_is_imported_when_a_terminal_has_something_to_show() -> None:
     program = """
 import sys
-import farandole, farandole.cli, farandole.data, farandole.train.running, farandole.train.progress, farandole.study.live
+import farandole, farandole.cli, farandole.data, farandole.train.rank.running, farandole.train.rank.progress, farandole.study.live
 from farandole.progress import Progress, Shown, screen_of
 with Progress("x", 10, after_s=0.0) as bar:
     bar.advance(5)

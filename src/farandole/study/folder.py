@@ -32,7 +32,7 @@ def now() -> str:
 
 def made_with(command: str, *packages: str) -> dict[str, Any]:
     """What a plan has of the last time it was typed, and every result of the time it was made."""
-    from farandole.train.record import git_state
+    from farandole.train.rank.record import git_state
 
     return {"command": command, "environment": environment(*packages), "git": git_state()}
 

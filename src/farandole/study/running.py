@@ -105,7 +105,7 @@ def identity(study: StudySettings) -> dict[str, Any]:
 
 def prepare_data(points: Sequence[Point]) -> None:
     """Files that are missing are made; what is read once is in the cache for all points."""
-    from farandole.train.session import make_missing_data
+    from farandole.train.preparing import make_missing_data
 
     seen: set[Path] = set()
     for point in points:

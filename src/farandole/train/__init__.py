@@ -1,6 +1,6 @@
 """The run: a workload from its files to a trained and judged model, on any number of ranks.
 
-Launcher side: `command` reads options, `launching` starts ranks. Rank side: `running`, `session`, a `trainer` for each framework.
+`command` reads options, `preparing` refuses what cannot work, `launching` starts ranks; `rank/` is what happens on each of them.
 """
 
 from farandole.train.settings import RunSettings

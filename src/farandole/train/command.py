@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
-from farandole.train.checkpointing import RESUME
+from farandole.train.checkpoints import RESUME
 from farandole.train.importing import with_keras_backend
-from farandole.train.running import is_first, is_first_of_node, prepare, run_as_rank
+from farandole.train.preparing import prepare
+from farandole.train.rank.running import is_first, is_first_of_node, run_as_rank
 from farandole.train.settings import FRAMEWORKS, LOADERS, RunSettings
 from farandole.workloads.config_file import ALIASES, CANDLE_ONLY, LISTS, literal
 from farandole.workloads.finding import find_workload, is_reference, workload_names

@@ -14,7 +14,7 @@ from farandole.launch.hosts import Host
 from farandole.launch.launcher import launch
 from farandole.launch.settings import LaunchSettings
 from farandole.progress import SENT, screen_of, show_sent
-from farandole.train.running import LOG, TIMELINE
+from farandole.train.preparing import LOG, TIMELINE
 from farandole.train.settings import RunSettings
 
 __all__ = ["launch_run", "read_record"]

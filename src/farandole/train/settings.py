@@ -14,7 +14,7 @@ from farandole.data.tables import TableSet
 from farandole.errors import SettingsError
 from farandole.optim.scaling import RULES
 from farandole.results.runs import training_api
-from farandole.train.checkpointing import FOLDER, RESUME, kept, parsed_when
+from farandole.train.checkpoints import FOLDER, RESUME, kept, parsed_when
 from farandole.train.importing import with_keras_backend
 from farandole.workloads.config_file import ignored, read_config_file, translated
 from farandole.workloads.finding import find_workload

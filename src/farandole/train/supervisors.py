@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from farandole.train.record import column_names
-from farandole.train.running import run_here
+from farandole.train.rank.record import column_names
+from farandole.train.rank.running import run_here
 from farandole.train.settings import RunSettings
 from farandole.workloads.finding import find_workload
 from farandole.workloads.samples import TrainingData

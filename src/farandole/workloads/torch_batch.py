@@ -1,4 +1,4 @@
-"""One batch of a torch workload: what a `train_step` or `test_step` of a user's own gets.
+"""One batch of a torch workload, as a user's `train_step` or `test_step` gets it.
 
     def train_step(batch):
         fake = batch.models["generator"](torch.randn(batch.length, 64))
@@ -39,7 +39,7 @@ class TorchBatch:
     ends_step: bool = True
 
     def outputs(self, model: str = "model") -> Any:
-        """What a module makes of the inputs: several are its arguments, named ones by name."""
+        """The module's outputs: several inputs are its arguments, named ones its keyword arguments."""
         module = self.models[model]
         if isinstance(self.inputs, Mapping):
             return module(**self.inputs)

@@ -8,7 +8,7 @@
         torch=TorchModel(build=build, loss=cross_entropy),    # (parameters, data) -> torch.nn.Module
     )
 
-`farandole run my_model.py` trains it on any number of ranks. docs/workloads.md tells how to write one.
+`farandole run my_model.py` trains it on any number of ranks. docs/workloads.md explains how to write one.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class KerasModel:
     """A model that Keras trains, on torch, TensorFlow or JAX."""
 
     build: Callable[[Any, TrainingData], Any]
-    """From parameters and data to a Keras model that is not compiled."""
+    """(parameters, data) -> a Keras model, not compiled."""
     loss: Any = None
     """A Keras loss: its name, or a function of targets and outputs. None: the parameter `loss` names it."""
     metrics: Callable[[Any, TrainingData], list[Any]] = lambda parameters, data: []
-    """From parameters and data to Keras metrics whose states are sums, so that those of several ranks can be added up."""
+    """(parameters, data) -> Keras metrics. Their states must be sums, so that several ranks' can be added."""
     optimizer: Callable[[Any, float], Any] | None = None
-    """From parameters and a rate to a Keras optimizer; None: the parameter `optimizer` names it."""
+    """(parameters, rate) -> a Keras optimizer. None: the parameter `optimizer` names it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,17 +67,17 @@ class TorchModel:
     """A plain torch module, or several, that our loop trains."""
 
     build: Callable[[Any, TrainingData], Any]
-    """From parameters and data to a `torch.nn.Module`, or to a dictionary of several by name."""
+    """(parameters, data) -> a `torch.nn.Module`, or a dictionary of several by name."""
     loss: Callable[[Any, Any], Any] | None = None
-    """From what the module gives and targets to one number: the mean over the samples of a batch."""
+    """(outputs, targets) -> one number, the mean over the samples of a batch."""
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
-    """By name, from what the module gives and targets to one value for each sample; what is told is their mean."""
+    """By name: (outputs, targets) -> one value per sample. Runs report the mean."""
     optimizer: Callable[[Any, Any, float], Any] | None = None
-    """From parameters, a module and a rate to a torch optimizer; None: the parameter `optimizer` names it."""
+    """(parameters, module, rate) -> a torch optimizer. None: the parameter `optimizer` names it."""
     train_step: Callable[[Any], Mapping[str, Any]] | None = None
-    """What is done with a batch where it is not one module and one loss, see `farandole.train.torch_loop.Turn`."""
+    """A training step of your own, for several modules or losses; it gets a `farandole.workloads.torch_batch.TorchBatch`."""
     test_step: Callable[[Any], Mapping[str, Any]] | None = None
-    """The same for validation and test: the loss and metrics of a batch, each one value a sample or a mean over them."""
+    """The same for validation and test: loss and metrics of a batch, without steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,42 +85,42 @@ class Workload:
     """Parameters, data and model, and how ranks share the training."""
 
     name: str
-    """A word: of folders, tables and pages."""
+    """A word, used for folders, tables and pages."""
     title: str = ""
     """What it learns, in a line."""
     parameters: type[Parameters] = Parameters
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"default": {}})
-    """What each preset changes of the parameters' defaults; the first one is taken where none is named."""
+    """By name, the defaults each preset changes. The first is the default preset."""
     gives_way: Mapping[str, str] = field(default_factory=dict)
-    """Parameters that a preset sets only where another one is not given."""
+    """A preset sets the first of two parameters only if the user has not given the second."""
     load: Callable[..., TrainingData]
-    """From parameters and the data's folder to samples; every rank calls it, all together."""
+    """(parameters, folder) -> samples. Every rank calls it, and must get the same data."""
     prepare: Callable[[Any, Path], None] | None = None
-    """What is done once before any rank loads, such as a download: from parameters and the data's folder."""
+    """(parameters, folder): runs once before any rank loads, for a download or an unpacking."""
     files: TableSet | None = None
-    """Tables with a layout that is known, of which `farandole data make` writes synthetic ones."""
+    """Tables in a known layout, of which `farandole data make` writes synthetic ones."""
     on_request: Collection[str] = ()
-    """Presets for which files that are missing are made only where somebody says so."""
+    """Presets whose missing files are made only with --make-data."""
     roles: Callable[[Any], Collection[str] | None] = lambda parameters: None
-    """Which of `files` are read; None: all."""
+    """parameters -> which of `files` are read. None: all."""
     expected: Callable[[Any, Shapes], tuple[int, int]] = _expected
-    """Features and `nbytes` of what `load` will give, from what is known of `files` before they are read."""
+    """(parameters, shapes of files) -> features and bytes of what `load` will return, known before files are read."""
     keras: KerasModel | None = None
     torch: TorchModel | None = None
     watched: str = "loss"
-    """The metric by which runs are compared: a loss, where smaller is better, or another, where larger is."""
+    """The metric by which runs are compared: `loss` (smaller is better), or another (larger is better)."""
     figures: Mapping[str, str] = field(default_factory=dict)
-    """Other metrics that tables tell, by their names there: {"sign_accuracy": "accuracy"}."""
+    """Further columns of tables, by the metric they show: {"sign_accuracy": "accuracy"}."""
     parallel: str = "steps"
-    """What ranks divide: the `steps` of each epoch, or `epochs`, each with all the data."""
+    """What ranks divide: `steps` of each epoch, or `epochs`, each over all the data."""
     lr_scaling: str = "linear"
-    """How the rate follows the number of ranks."""
+    """How the learning rate follows the number of ranks: linear, sqrt, cbrt or none."""
     enough_epochs: int = 1
-    """Below this many epochs a rank the result is known to suffer."""
+    """With fewer epochs per rank the result is known to suffer; the run then warns."""
     seconds_a_sample: Mapping[str, float] = field(default_factory=dict)
-    """By preset, about how long a training step takes for each sample on one core: what a study guesses its time by."""
+    """By preset, seconds of a training step per sample on one core: how a study estimates its time."""
     candle: bool = False
-    """Whether it takes names that only CANDLE's config files and command lines have."""
+    """Whether it accepts the names of CANDLE's config files and command lines."""
 
     def __post_init__(self) -> None:
         try:
@@ -149,7 +149,7 @@ class Workload:
 
     @property
     def apis(self) -> tuple[str, ...]:
-        """What can train it; the first one does where nobody says."""
+        """keras, torch, or both; the first is the default."""
         return tuple(api for api in APIS if getattr(self, api) is not None)
 
     @property
@@ -161,5 +161,5 @@ class Workload:
             raise SettingsError(f"preset={name!r} is unknown. Use one of {', '.join(self.presets)}.")
 
     def preset(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What preset `name` changes where `given` is asked for besides."""
+        """What preset `name` changes if the user has given `given`."""
         return {one: value for one, value in self.presets[name].items() if not given.get(self.gives_way.get(one, ""))}

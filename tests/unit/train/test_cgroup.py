@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from farandole.train.cgroup import granted_bytes
+from farandole.train.rank.cgroup import granted_bytes
 
 MIB = 1 << 20
 NAMES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}

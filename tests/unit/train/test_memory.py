@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from farandole.train.memory_estimate import (
+from farandole.train.rank.memory_estimate import (
     DataBytes,
     LayerShape,
     MemoryEstimate,
@@ -26,9 +26,9 @@ import keras
 import numpy as np
 from farandole.workloads import ArraySamples, TrainingData
 from farandole.errors import SettingsError
-from farandole.train.keras.layer_shapes import layer_shapes
-from farandole.train.memory_check import check_before_loading, check_training
-from farandole.train.memory_estimate import process_bytes
+from farandole.train.rank.keras.layer_shapes import layer_shapes
+from farandole.train.rank.memory_check import check_before_loading, check_training
+from farandole.train.rank.memory_estimate import process_bytes
 from farandole.train.settings import RunSettings
 
 def network():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from farandole.errors import SettingsError
-from farandole.train.orders import orders
 from farandole.train.plan import Plan, advice, make_plan
+from farandole.train.rank.orders import orders
 from farandole.train.settings import RunSettings
 
 ROWS = 1120

@@ -5,7 +5,7 @@ import io
 import numpy as np
 
 from farandole.train.plan import make_plan
-from farandole.train.progress import RunLog
+from farandole.train.rank.progress import RunLog
 from farandole.train.settings import RunSettings
 from farandole.workloads import ArraySamples, TrainingData
 

@@ -16,9 +16,10 @@ import pytest
 from farandole.comm import world
 from farandole.errors import SettingsError
 from farandole.observe.phases import PhaseTimes
-from farandole.train import session, supervisors
-from farandole.train.checkpointing import Spent
-from farandole.train.record import write_history, write_record
+from farandole.train import supervisors
+from farandole.train.rank import session
+from farandole.train.rank.checkpointing import Spent
+from farandole.train.rank.record import write_history, write_record
 
 
 def test_what_json_has_no_number_for_is_null(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ loads = iter(range(100))
 os.getloadavg = lambda: (float(next(loads)),) * 3
 
 from farandole.data.make import make
-from farandole.train.running import run_here
+from farandole.train.rank.running import run_here
 from farandole.train.settings import RunSettings
 from farandole.train.table import table
 from farandole.workloads.nt3 import FILES, WORKLOAD

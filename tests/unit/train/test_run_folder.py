@@ -8,7 +8,7 @@ import pytest
 
 from farandole.errors import SettingsError
 from farandole.train.command import _show
-from farandole.train.running import LOG, prepare
+from farandole.train.preparing import LOG, prepare
 from farandole.train.settings import RunSettings
 
 LEFT = ("history.csv", "model.keras", "report.html")
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not
 
 @pytest.fixture(autouse=True)
 def data_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farandole.train.session.make_missing_data", lambda settings: None)
+    monkeypatch.setattr("farandole.train.preparing.make_missing_data", lambda settings: None)
 
 
 def begin(folder: Path, **given: str) -> None:

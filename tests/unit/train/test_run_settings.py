@@ -8,7 +8,7 @@ import pytest
 
 from farandole.checkpoint.timing import When
 from farandole.errors import SettingsError
-from farandole.train.checkpointing import kept, parsed_when
+from farandole.train.checkpoints import kept, parsed_when
 from farandole.train.settings import RunSettings
 from farandole.workloads import find_workload
 from farandole.workloads.config_file import read_config_file

@@ -26,12 +26,12 @@ from farandole.workloads.metrics import R2, Correlation, SignAccuracy
 from farandole.workloads.parameters import ACTIVATIONS
 from dataclasses import replace
 from types import SimpleNamespace
-from farandole.train import hooks
-from farandole.train.hooks import Epochs, Timeout, WarmUp
-from farandole.train.batches import TrainingBatches
-from farandole.train.keras.layer_shapes import layer_shapes
+from farandole.train.rank import hooks
+from farandole.train.rank.hooks import Epochs, Timeout, WarmUp
+from farandole.train.rank.batches import TrainingBatches
+from farandole.train.rank.keras.layer_shapes import layer_shapes
 from farandole.train.plan import Plan
-from farandole.train.keras.short_calls import shorten_calls
+from farandole.train.rank.keras.short_calls import shorten_calls
 
 def built(name, features, classes=0, compiled=False, **given):
     none = ArraySamples(np.empty((0, features)))

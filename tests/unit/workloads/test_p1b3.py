@@ -10,9 +10,9 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
 from farandole.errors import DataError, SettingsError
-from farandole.train.batches import TrainingBatches
 from farandole.train.plan import Plan
-from farandole.train.session import make_missing_data
+from farandole.train.preparing import make_missing_data
+from farandole.train.rank.batches import TrainingBatches
 from farandole.train.settings import RunSettings
 from farandole.workloads import TrainingData
 from farandole.workloads.p1b3 import P1B3, data

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from farandole.train.memory_estimate import LayerShape
+from farandole.train.rank.memory_estimate import LayerShape
 from farandole.train.settings import RunSettings
 from farandole.workloads.samples import TrainingData
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-from farandole.train.memory_estimate import LayerShape
+from farandole.train.rank.memory_estimate import LayerShape
 
 __all__ = ["layer_shapes"]
 

@@ -15,11 +15,11 @@ from farandole.data.cache import FOLDER
 from farandole.data.loaders import CACHED
 from farandole.data.tables import Shapes
 from farandole.errors import SettingsError
-from farandole.train.memory_estimate import DataBytes, LayerShape, MemoryEstimate, estimate_memory
 from farandole.train.optimizers import SLOTS
 from farandole.train.plan import local_batch, passes_of_rank
+from farandole.train.rank.memory_estimate import DataBytes, LayerShape, MemoryEstimate, estimate_memory
+from farandole.train.rank.trainer import layer_shapes
 from farandole.train.settings import RunSettings
-from farandole.train.trainer import layer_shapes
 from farandole.workloads.samples import ArraySamples, TrainingData
 
 __all__ = ["check_before_loading", "check_training", "text_bytes"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import random
@@ -17,19 +16,15 @@ from farandole.errors import CheckpointError, DataError, FarandoleError, RankFai
 from farandole.launch.place import find_place
 from farandole.observe.machine_time import MachineTime
 from farandole.observe.timeline import POWER_VARIABLE
-from farandole.train.checkpointing import refuse_checkpoints
 from farandole.train.importing import frameworks_alone
-from farandole.train.machines import machine_use, threads_set
+from farandole.train.preparing import LOG, MODEL_FILES, POWER, TIMELINE, open_folder, packages
+from farandole.train.rank.machines import machine_use, threads_set
 from farandole.train.settings import RunSettings
 
 if TYPE_CHECKING:
     from farandole.workloads.samples import TrainingData
 
-__all__ = ["LOG", "POWER", "TIMELINE", "is_first", "is_first_of_node", "prepare", "run_as_rank", "run_here"]
-
-LOG = "log.txt"
-TIMELINE = "timeline.json"
-POWER = "power.json"
+__all__ = ["is_first", "is_first_of_node", "run_as_rank", "run_here"]
 
 
 @contextlib.contextmanager
@@ -62,14 +57,14 @@ def run_here(
     """
     from farandole.data.make.manifest import made_set
     from farandole.observe.environment import environment
-    from farandole.train.progress import RunLog
-    from farandole.train.record import make_record
-    from farandole.train.session import on_rank_0, run_on_rank, start
+    from farandole.train.rank.progress import RunLog
+    from farandole.train.rank.record import make_record
+    from farandole.train.rank.session import on_rank_0, run_on_rank, start
 
     began = time.perf_counter() if began is None else began
     started_s = time.time() - (time.perf_counter() - began)
     watch = MachineTime() if watch is None else watch
-    machine = environment(*_packages(settings), "tensorflow-cpu", "mpich")  # whose load is not that of the run yet
+    machine = environment(*packages(settings), "tensorflow-cpu", "mpich")  # whose load is not that of the run yet
     folder = settings.output_dir
     if settings.checkpoint_every and settings.checkpoint_folder is None:
         raise SettingsError(
@@ -81,7 +76,7 @@ def run_here(
         if settings.checkpoint_place is not None and not prepared:
             on_rank_0(lambda: open_folder(settings))
         log = RunLog(stream, None if folder is None else folder / LOG) if is_first() else RunLog(None)
-        trained = run_on_rank(settings, log, began=began, data=data)
+        trained = run_on_rank(settings, log, began=began, data=data, prepared=prepared)
     made = made_set(settings.data_folder, settings.workload.name) if data is None else None
     used, power = machine_use(watch), _power()
     record = make_record(settings, trained, started_s=started_s, machine=machine, made=made, used=used, power=power) | {
@@ -100,7 +95,7 @@ def _power() -> dict[str, Any] | None:
 
 
 def _write(folder: Path, record: dict[str, Any], power: dict[str, Any] | None) -> None:
-    from farandole.train.record import write_history, write_record
+    from farandole.train.rank.record import write_history, write_record
 
     write_history(folder, record)
     write_record(folder, record)
@@ -112,33 +107,12 @@ def _samples_power() -> bool:
     return os.environ.get(POWER_VARIABLE, "0") not in ("", "0")
 
 
-def prepare(settings: RunSettings, ranks: int) -> None:
-    """What can be refused before any rank starts is refused; the run directory and missing data are made."""
-    from farandole.train.plan import check_ranks
-    from farandole.train.session import make_missing_data
-
-    _check_installed(settings)
-    check_ranks(settings, ranks)
-    make_missing_data(settings)
-    open_folder(settings)
-
-
-def _packages(settings: RunSettings) -> list[str]:
-    return ["keras", settings.framework] if settings.api == "keras" else ["torch"]
-
-
-def _check_installed(settings: RunSettings) -> None:
-    missing = [name for name in _packages(settings) if importlib.util.find_spec(name) is None]
-    if missing:
-        raise SettingsError(f"{' and '.join(missing)} cannot be found. Type: pip install 'farandole[{','.join(_packages(settings))}]'")
-
-
 def run_as_rank(given: Mapping[str, Any], *, began: float, stream: TextIO, prepared: bool = False) -> int:
     """An exit code; `given` are settings as `RunSettings.as_flat` has them. What is wrong with settings or files is said once a node; what happened on one rank, by that one.
 
     The run directory is rank 0's: under mpiexec each rank has made up one for itself.
     """
-    from farandole.train.session import on_rank_0, start
+    from farandole.train.rank.session import on_rank_0, start
 
     watch = MachineTime()
     try:
@@ -175,33 +149,8 @@ def is_first() -> bool:
     return world.rank() == 0 if world.is_initialized() else find_place(os.environ).rank == 0
 
 
-def open_folder(settings: RunSettings) -> None:
-    """The run directory, without what an earlier run has left, and with an empty log unless this one goes on from there."""
-    from farandole.train.trainer import MODEL_FILES
-
-    folder, checkpoints = settings.output_dir, settings.checkpoint_folder
-    if settings.resume == "off" and settings.checkpoint_place is not None:
-        refuse_checkpoints(settings.checkpoint_place)
-    if folder is None:
-        return
-    goes_on = checkpoints is not None and checkpoints.is_dir()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "run.json").unlink(missing_ok=True)
-        for name in ("history.csv", *MODEL_FILES.values(), "report.html"):
-            if (folder / name).is_file():
-                (folder / name).unlink()
-        (folder / LOG).open("a" if goes_on else "w").close()
-    except OSError as error:
-        raise SettingsError(
-            f"output_dir {folder} cannot be written to: {error.strerror}. Choose another --output-dir."
-        ) from error
-
-
 def _files(folder: Path) -> dict[str, str | None]:
     """By what they are; the launcher merges the ranks' timelines when all have ended."""
-    from farandole.train.trainer import MODEL_FILES
-
     model = next((name for name in MODEL_FILES.values() if (folder / name).is_file()), None)
     timeline = Path(os.environ.get("FARANDOLE_TIMELINE", ""))
     return {

@@ -14,8 +14,8 @@ from farandole.train.plan import Plan
 from farandole.train.settings import RunSettings
 
 if TYPE_CHECKING:
-    from farandole.train.hooks import EpochRecord
-    from farandole.train.memory_estimate import MemoryEstimate
+    from farandole.train.rank.hooks import EpochRecord
+    from farandole.train.rank.memory_estimate import MemoryEstimate
     from farandole.workloads.samples import TrainingData
 
 __all__ = ["RunLog"]

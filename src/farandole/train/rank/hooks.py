@@ -17,9 +17,9 @@ from farandole.comm import world
 from farandole.comm.collectives import allgather_object, broadcast_object
 from farandole.errors import TrainingError
 from farandole.optim.scaling import warmup_factor
-from farandole.train.batches import EvaluationBatches, TrainingBatches
 from farandole.train.plan import Plan
-from farandole.train.trainer import Trainer
+from farandole.train.rank.batches import EvaluationBatches, TrainingBatches
+from farandole.train.rank.trainer import Trainer
 
 __all__ = ["EpochRecord", "Epochs", "Hook", "ReduceRate", "Step", "StopWhenNotFinite", "Timeout", "WarmUp"]
 

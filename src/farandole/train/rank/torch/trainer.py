@@ -17,14 +17,14 @@ import torch
 import farandole.torch as hvd
 from farandole.comm.collectives import Average, Sum, allreduce
 from farandole.errors import SettingsError
-from farandole.train.batches import EvaluationBatches, TrainingBatches, batch_length
-from farandole.train.checkpointing import RunCheckpoints
-from farandole.train.hooks import Hook
-from farandole.train.memory_estimate import LayerShape
 from farandole.train.plan import Plan
+from farandole.train.rank.batches import EvaluationBatches, TrainingBatches, batch_length
+from farandole.train.rank.checkpointing import RunCheckpoints
+from farandole.train.rank.hooks import Hook
+from farandole.train.rank.memory_estimate import LayerShape
+from farandole.train.rank.torch.checkpointer import LoopCheckpointer
+from farandole.train.rank.torch.layer_shapes import called_layers
 from farandole.train.settings import RunSettings
-from farandole.train.torch.checkpointer import LoopCheckpointer
-from farandole.train.torch.layer_shapes import called_layers
 from farandole.workloads.samples import Stream, TrainingData
 from farandole.workloads.torch_batch import TorchBatch
 from farandole.workloads.workload import TorchModel

@@ -15,12 +15,12 @@ import numpy as np
 import farandole.keras as hvd
 from farandole.comm.collectives import Average, Sum, allreduce
 from farandole.errors import MismatchError, SettingsError, TrainingError
-from farandole.train.batches import Batch, EvaluationBatches, TrainingBatches
-from farandole.train.checkpointing import RunCheckpoints
-from farandole.train.hooks import Hook
-from farandole.train.keras.seeds import spread_seeds
-from farandole.train.keras.short_calls import shorten_calls
 from farandole.train.plan import Plan
+from farandole.train.rank.batches import Batch, EvaluationBatches, TrainingBatches
+from farandole.train.rank.checkpointing import RunCheckpoints
+from farandole.train.rank.hooks import Hook
+from farandole.train.rank.keras.seeds import spread_seeds
+from farandole.train.rank.keras.short_calls import shorten_calls
 from farandole.train.settings import RunSettings
 from farandole.workloads.samples import TrainingData
 from farandole.workloads.workload import KerasModel

@@ -16,23 +16,24 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from farandole.data.table_reader import reading_with
-from farandole.errors import DataError, FarandoleError, SettingsError, TrainingError
+from farandole.errors import FarandoleError, SettingsError, TrainingError
 from farandole.observe.phases import PhaseTimes, phase, recorded
-from farandole.train.checkpointing import RunCheckpoints, Spent
 from farandole.train.importing import keras_backend
-from farandole.train.machines import Machines, find_machines
 from farandole.train.plan import Plan, advice, make_plan
-from farandole.train.progress import RunLog
+from farandole.train.preparing import MODEL_FILES, make_missing_data
+from farandole.train.rank.checkpointing import RunCheckpoints, Spent
+from farandole.train.rank.machines import Machines, find_machines
+from farandole.train.rank.progress import RunLog
+from farandole.train.rank.together import check_alike, loaded_by_user
+from farandole.train.rank.trainer import Trainer, make_trainer
 from farandole.train.settings import RunSettings
-from farandole.train.together import check_alike, loaded_by_user
-from farandole.train.trainer import MODEL_FILES, Trainer, make_trainer
 from farandole.workloads.samples import Stream, TrainingData
 
 if TYPE_CHECKING:
-    from farandole.train.hooks import EpochRecord, Epochs, Hook
-    from farandole.train.memory_estimate import MemoryEstimate
+    from farandole.train.rank.hooks import EpochRecord, Epochs, Hook
+    from farandole.train.rank.memory_estimate import MemoryEstimate
 
-__all__ = ["RankRecord", "Trained", "make_missing_data", "on_rank_0", "run_on_rank", "same_weights", "start", "steered_by_validation"]
+__all__ = ["RankRecord", "Trained", "on_rank_0", "run_on_rank", "same_weights", "start", "steered_by_validation"]
 
 Known = TypeVar("Known")
 
@@ -75,14 +76,16 @@ class Trained:
 
 
 def run_on_rank(
-    settings: RunSettings, log: RunLog, *, began: float, data: TrainingData | None = None
+    settings: RunSettings, log: RunLog, *, began: float, data: TrainingData | None = None, prepared: bool = False
 ) -> Trained:
     """After `start`. Collective: every rank calls it. `began` is when this rank did, by `time.perf_counter()`.
 
-    `data`, the same on every rank, takes the place of what the workload loads.
+    `data`, the same on every rank, replaces what the workload loads. `prepared`: missing files have been made.
     """
     with recorded() as times:
         times.add("start", time.perf_counter() - began)
+        if data is None and not prepared:
+            on_rank_0(lambda: make_missing_data(settings))
         return _Session(settings, log, times, began).run(data)
 
 
@@ -183,7 +186,6 @@ class _Session:
 
     def _loaded(self) -> TrainingData:
         settings = self._settings
-        on_rank_0(lambda: make_missing_data(settings))
         if settings.workload.files is not None:
             self._foresee()
         with phase("preprocess"), self._log.loading(), reading_with(settings.loader):
@@ -191,7 +193,7 @@ class _Session:
 
     def _foresee(self) -> None:
         """Say what the run will need before anything is loaded, and refuse what cannot fit. Collective."""
-        from farandole.train.memory_check import check_before_loading, text_bytes
+        from farandole.train.rank.memory_check import check_before_loading, text_bytes
 
         settings, share = self._settings, self._share()
         with phase("build"):
@@ -205,12 +207,12 @@ class _Session:
     def _share(self) -> int:
         """Of the memory that is free, for each rank. Collective: all ranks must decide alike."""
         from farandole.comm.collectives import allgather_object
-        from farandole.train.cgroup import available_bytes
+        from farandole.train.rank.cgroup import available_bytes
 
         return int(min(allgather_object(available_bytes() // self._local_size)))
 
     def _build(self, data: TrainingData, plan: Plan) -> Trainer:
-        from farandole.train.memory_check import check_training
+        from farandole.train.rank.memory_check import check_training
 
         settings, share = self._settings, self._share()
         self._memory = self._foreseen or check_training(settings, data, size=self._size, share=share)
@@ -229,8 +231,8 @@ class _Session:
                 prepare(gradients)
 
     def _train(self, trainer: Trainer, data: TrainingData, plan: Plan) -> Epochs:
-        from farandole.train.batches import TrainingBatches
-        from farandole.train.hooks import Epochs, ReduceRate, StopWhenNotFinite, Timeout, WarmUp
+        from farandole.train.rank.batches import TrainingBatches
+        from farandole.train.rank.hooks import Epochs, ReduceRate, StopWhenNotFinite, Timeout, WarmUp
 
         settings, parameters = self._settings, self._settings.parameters
         batches = TrainingBatches(
@@ -269,7 +271,7 @@ class _Session:
         return self._shares(data.test, plan, parameters.test_steps)
 
     def _shares(self, samples: Any, plan: Plan, most: int) -> Any:
-        from farandole.train.batches import EvaluationBatches
+        from farandole.train.rank.batches import EvaluationBatches
 
         return EvaluationBatches(samples, plan.local_batch, rank=self._rank, size=self._size, most=most * plan.passes)
 
@@ -377,32 +379,10 @@ def _told_of_validation(settings: RunSettings) -> str:
     """Where it is on the data that the model is judged by at the end."""
     steered = steered_by_validation(settings)
     steers = f" and steers the {steered}" if steered else ""
-    return f"validation is on the test set{steers}: test figures are no independent test (see --val_split)"
+    remedy = " (see --val_split)" if hasattr(settings.parameters, "val_split") else ""
+    return f"validation is on the test set{steers}: test figures are no independent test{remedy}"
 
 
 def _told_of_ignored(values: Mapping[str, Any]) -> str | None:
     told = ", ".join(f"{name}={value!r}" for name, value in values.items())
     return f"ignored: {told}. It changes a training of CANDLE's, and none here." if told else None
-
-
-def make_missing_data(settings: RunSettings) -> None:
-    """What the workload prepares, and files of a preset that makes them, where they are not there."""
-    known, folder = settings.workload, settings.data_folder
-    if known.prepare is not None:
-        known.prepare(settings.parameters, folder)
-    if known.files is None:
-        return
-    try:
-        known.files.find(folder, known.roles(settings.parameters))
-        return
-    except DataError as error:
-        if not settings.makes_data or known.files.sheets is None:
-            raise
-        missing = error
-    from farandole.data.make import make
-
-    try:
-        make(known.files, folder, preset=settings.preset, progress=sys.stderr.isatty())
-    except SettingsError:  # files are there that are not made like these: a run replaces none
-        raise missing from None
-    print(f"farandole: {folder} had no files of {known.name}: made synthetic ones", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ import numpy as np
 from farandole import __version__
 from farandole.observe.machine_time import LEAST_STEPS, spread_of_steps, why_busy
 from farandole.results.schema import RUN_PHASES, SCHEMA
-from farandole.train.session import Trained, steered_by_validation
+from farandole.train.rank.session import Trained, steered_by_validation
 from farandole.train.settings import RunSettings
 from farandole.workloads.finding import source_of
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from farandole.errors import TrainingError
-from farandole.train.orders import orders
 from farandole.train.plan import Plan
+from farandole.train.rank.orders import orders
 from farandole.workloads.samples import Rows, Samples, Stream
 
 __all__ = ["Batch", "EvaluationBatches", "TrainingBatches", "batch_length"]

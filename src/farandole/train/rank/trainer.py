@@ -9,20 +9,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from farandole.train.batches import EvaluationBatches, TrainingBatches
+from farandole.train.rank.batches import EvaluationBatches, TrainingBatches
 
 if TYPE_CHECKING:
-    from farandole.train.checkpointing import RunCheckpoints
-    from farandole.train.hooks import Hook
-    from farandole.train.memory_estimate import LayerShape
     from farandole.train.plan import Plan
+    from farandole.train.rank.checkpointing import RunCheckpoints
+    from farandole.train.rank.hooks import Hook
+    from farandole.train.rank.memory_estimate import LayerShape
     from farandole.train.settings import RunSettings
     from farandole.workloads.samples import TrainingData
 
-__all__ = ["MODEL_FILES", "Trainer", "layer_shapes", "make_trainer"]
-
-MODEL_FILES = {"keras": "model.keras", "torch": "model.pt"}
-"""What a trained model is saved as."""
+__all__ = ["Trainer", "layer_shapes", "make_trainer"]
 
 
 class Trainer(Protocol):
@@ -71,10 +68,10 @@ class Trainer(Protocol):
 def make_trainer(settings: RunSettings, plan: Plan, data: TrainingData, *, rank: int, size: int) -> Trainer:
     """Builds the network, and the optimizer that works with all ranks. Collective."""
     if settings.api == "keras":
-        from farandole.train.keras.trainer import KerasTrainer
+        from farandole.train.rank.keras.trainer import KerasTrainer
 
         return KerasTrainer(settings, plan, data, rank=rank, size=size)
-    from farandole.train.torch.trainer import TorchTrainer
+    from farandole.train.rank.torch.trainer import TorchTrainer
 
     return TorchTrainer(settings, plan, data, rank=rank)
 
@@ -82,11 +79,11 @@ def make_trainer(settings: RunSettings, plan: Plan, data: TrainingData, *, rank:
 def layer_shapes(settings: RunSettings, data: TrainingData) -> list[LayerShape]:
     """The layers of the workload's model, found without memory for weights; of a torch module the weights alone."""
     if settings.api == "keras":
-        from farandole.train.keras.layer_shapes import layer_shapes as of_keras
+        from farandole.train.rank.keras.layer_shapes import layer_shapes as of_keras
 
         model = settings.workload.keras
         assert model is not None
         return of_keras(lambda: model.build(settings.parameters, data))
-    from farandole.train.torch.layer_shapes import weight_shapes
+    from farandole.train.rank.torch.layer_shapes import weight_shapes
 
     return weight_shapes(settings, data)
