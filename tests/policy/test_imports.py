@@ -31,8 +31,9 @@ ALLOWED = {("farandole.__main__", "farandole.cli"), ("farandole.comm.mpi", "mpi4
 # Each room, and the rooms it may import. Read downwards it is the order in which they are built; there is no way back.
 ROOMS = {
     "optim": (),
-    "launch": (),
-    "observe": ("launch",),
+    "processes": (),
+    "observe": ("processes",),
+    "launch": ("observe", "processes"),
     "results": ("observe",),
     "comm": ("launch", "observe"),
     "data": ("comm", "observe"),
@@ -44,14 +45,12 @@ ROOMS = {
     "benchmarks": ("data", "optim"),
     "train": ("benchmarks", "checkpoint", "comm", "data", "keras", "launch", "observe", "optim", "results"),
     "candle": ("train",),
-    "study": ("benchmarks", "comm", "data", "launch", "observe", "optim", "results", "train"),
+    "study": ("benchmarks", "comm", "data", "launch", "observe", "optim", "processes", "results", "train"),
     "report": ("observe", "results"),
 }
 AGAINST = {
-    ("farandole.launch.launcher", "observe"),  # merges the timelines of ranks that have ended, and tells when they ran
     ("farandole.launch.launcher", "elastic"),  # clears commits, and counts them to start again
     ("farandole.launch.restarts", "elastic"),
-    ("farandole.launch.probe", "comm"),  # a program that asks MPI what it is
     ("farandole.tensorflow", "keras"),  # Horovod's names for the other door
     ("farandole.tensorflow.keras", "keras"),
 }

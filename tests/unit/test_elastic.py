@@ -10,9 +10,9 @@ from farandole.elastic import ObjectState
 from farandole.elastic.commits import Commits, clear, count
 from farandole.elastic.hosts import change_of_hosts
 from farandole.errors import CommitError
-from farandole.launch.channel import Link
 from farandole.launch.hosts import Host, parse_hosts
 from farandole.launch.job import Job
+from farandole.launch.link import Link
 from farandole.launch.messages import Ended, Place, RankException, Started
 from farandole.launch.ranks import Rank
 from farandole.launch.restarts import Restarts

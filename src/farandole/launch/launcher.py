@@ -21,18 +21,19 @@ from farandole.launch.job import Job
 from farandole.launch.jobdir import JOB_DIR, JobDir
 from farandole.launch.messages import Orders
 from farandole.launch.mpiexec import require_mpiexec
-from farandole.launch.output import Files, OutputSink, Terminal
+from farandole.launch.output import Files, OutputSink, Terminal, has_room
 from farandole.launch.place import without_mpi
 from farandole.launch.ranks import Rank, signal_name
 from farandole.launch.record import write_record
 from farandole.launch.restarts import Restarts
 from farandole.launch.segments import remove_abandoned
 from farandole.launch.settings import LaunchSettings
-from farandole.launch.signals import Signals
 from farandole.launch.verdict import failure_block
+from farandole.processes.signals import Signals
 
 __all__ = ["launch"]
 
+_TELL_S = 1.0
 _WORKER = Path(__file__).with_name("start_worker.py")
 
 
@@ -74,7 +75,7 @@ class _Launch:
         jobdir = JobDir.create()
         try:
             with Signals() as signals:
-                board = Switchboard(jobdir.path / "launcher", self._remote_hosts())
+                board = Switchboard(jobdir.path / "launcher", self._remote_hosts(), _tell)
                 job = self._start(board, jobdir, signals)
                 try:
                     job.run()
@@ -83,10 +84,9 @@ class _Launch:
                     segments = jobdir.segments()
                     job.leave()
                     remove_abandoned(segments)
+                job.finish_output()
         finally:
             jobdir.remove()
-        with contextlib.suppress(BrokenPipeError):
-            self._sink.close()
         return job
 
     def _start(self, board: Switchboard, jobdir: JobDir, signals: Signals) -> Job:
@@ -269,6 +269,7 @@ def _runnable(settings: LaunchSettings, environment: Mapping[str, str]) -> list[
 
 
 def _tell(text: str) -> None:
-    # A closed terminal must not hide how the job ended from whoever reads the exit code.
+    # A terminal that is closed or takes nothing must not hide how the job ended from whoever reads the exit code.
     with contextlib.suppress(BrokenPipeError):
-        print(f"farandole: {text}", file=sys.stderr, flush=True)
+        if has_room(sys.stderr, _TELL_S):
+            print(f"farandole: {text}", file=sys.stderr, flush=True)
