@@ -37,8 +37,8 @@ ROOMS = {
     "results": ("observe",),
     "comm": ("launch", "observe"),
     "data": ("comm", "observe"),
-    "elastic": ("comm", "data", "launch"),
     "checkpoint": ("comm", "data", "observe"),
+    "elastic": ("checkpoint", "comm", "launch"),
     "torch": ("checkpoint", "comm", "elastic", "launch", "optim"),
     "tensorflow": ("comm", "launch"),
     "keras": ("checkpoint", "comm", "launch", "tensorflow", "torch"),
@@ -49,8 +49,6 @@ ROOMS = {
     "report": ("observe", "results"),
 }
 AGAINST = {
-    ("farandole.launch.launcher", "elastic"),  # clears commits, and counts them to start again
-    ("farandole.launch.restarts", "elastic"),
     ("farandole.tensorflow", "keras"),  # Horovod's names for the other door
     ("farandole.tensorflow.keras", "keras"),
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from farandole.errors import LaunchError, SettingsError
 from farandole.launch.channel import Switchboard
+from farandole.launch.commits import clear
 from farandole.launch.environment import usable_cores
 from farandole.launch.hosts import machinefile, total_slots
 from farandole.launch.job import Job
@@ -173,9 +174,7 @@ class _Launch:
     def _forget_commits(self) -> None:
         """The next job starts from the beginning."""
         folder = self._settings.commit_dir
-        if folder is not None and folder.is_dir():
-            from farandole.elastic.commits import clear
-
+        if folder is not None:
             clear(folder)
 
     def _record(self, job: Job, code: int, started_s: float) -> None:
