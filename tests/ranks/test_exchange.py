@@ -148,7 +148,7 @@ def test_memory_is_open_to_others_only_where_yama_asks_for_it_and_only_while_nei
         import farandole as fd
         from farandole.comm import exchange
         agreed = set()
-        exchange.YAMA, exchange._agree = Path(sys.argv[1]), lambda who: agreed.add(who.value)
+        exchange.YAMA, exchange._libc.prctl = Path(sys.argv[1]), lambda option, who, *_: agreed.add(who.value)
         fd.init()
         fd.allreduce(np.ones(100_000))
         during = sorted(agreed)

@@ -140,7 +140,7 @@ def _open_memory() -> None:
     global _open_to_neighbours
     if YAMA.exists() and YAMA.read_text().strip() == "1":
         _open_to_neighbours = True
-        _agree(_PTRACER_ANY)
+        _libc.prctl(_PR_SET_PTRACER, _PTRACER_ANY, 0, 0, 0)
 
 
 def close_memory() -> None:
@@ -148,11 +148,8 @@ def close_memory() -> None:
     global _open_to_neighbours
     if _open_to_neighbours:
         _open_to_neighbours = False
-        _agree(_PTRACER_NONE)
+        _libc.prctl(_PR_SET_PTRACER, _PTRACER_NONE, 0, 0, 0)
 
-
-def _agree(who: ctypes.c_ulong) -> None:
-    _libc.prctl(_PR_SET_PTRACER, who, 0, 0, 0)
 
 
 def _read_memory(pid: int, address: int, into: AnyArray) -> None:
@@ -182,6 +179,7 @@ class DirectExchange:
     def __init__(self, node: Transport, slots: int) -> None:
         self.board = Board(node, slots)
         _libc.process_vm_readv.restype = ctypes.c_ssize_t
+        was_open = _open_to_neighbours
         _open_memory()
         token = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()
         peers = node.allgather_object((os.getpid(), token.ctypes.data, token.tobytes()))
@@ -191,6 +189,8 @@ class DirectExchange:
         problem = next(filter(None, (self._check(*peer) for peer in peers)), None)
         problems = [p for p in node.allgather_object(problem) if p is not None]
         if problems:
+            if not was_open:
+                close_memory()
             raise SharingUnavailable(problems[0])
 
     def _check(self, pid: int, address: int, token: bytes) -> str | None:
