@@ -13,11 +13,10 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from multiprocessing.connection import wait
 
 from farandole.comm.transport import Transport
 from farandole.launch.addresses import listen_for, own_addresses
-from farandole.launch.link import Link, Reception, connect
+from farandole.launch.link import Link, Reception, connect, ready
 
 __all__ = ["Lifelines", "open_lifelines"]
 
@@ -109,10 +108,12 @@ def _serve(
 def _answer(reception: Reception, awake: socket.socket, lines: dict[int, Link]) -> None:
     """Take down who calls, and tell each that it is."""
     unnamed: list[Link] = []
-    while awake not in wait([awake, *reception.watched, *unnamed]):
+    while awake not in ready([awake, *reception.watched, *unnamed]):
         unnamed = [line for line in [*unnamed, *reception.accept()] if not _take_down(line, lines)]
-    for end in (awake, reception, *unnamed):
-        end.close()
+    reception.close()
+    awake.close()
+    for line in unnamed:
+        line.close()
 
 
 def _take_down(line: Link, lines: dict[int, Link]) -> bool:

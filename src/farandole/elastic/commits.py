@@ -116,7 +116,7 @@ class Commits:
     # What only pickle can keep
 
     def _sealed(self, number: int, values: Mapping[str, Any]) -> bytes:
-        content = cloudpickle.dumps(dict(values), protocol=5)
+        content: bytes = cloudpickle.dumps(dict(values), protocol=5)
         return _code(self._key(), number, content) + content
 
     def _objects(self, loaded: Loaded) -> dict[str, Any]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from farandole.launch.channel import Switchboard
 from farandole.launch.command import GRACE_S
-from farandole.launch.link import Forged, Link, silence_s
+from farandole.launch.link import Forged, Link, ready, silence_s
 from farandole.launch.messages import (
     Cleaned,
     Ended,
@@ -93,8 +92,8 @@ class Job:
         if self._process.stdout is not None:
             os.set_blocking(self._process.stdout.fileno(), False)
         while not self._over():
-            for ready in _ready(self._watched(), self._writing(), _TICK_S):
-                self._take(ready)
+            for one in ready(self._watched(), self._writing(), _TICK_S):
+                self._take(one)
             for link in self._board.accept():
                 self._links[link] = None
                 self._take_messages(link)
@@ -122,7 +121,7 @@ class Job:
             while isinstance(self._sink, Terminal) and (waiting := self._sink.waiting):
                 if self._signals.received and time.monotonic() > until:
                     break
-                if self._signals.awake in _ready([self._signals.awake], waiting, _TICK_S):
+                if self._signals.awake in ready([self._signals.awake], waiting, _TICK_S):
                     self._signals.calm()
                 self._heed_signals()
                 self._sink.pump()
@@ -300,7 +299,7 @@ class Job:
 
     def _fail(self, problem: str) -> None:
         if not self.problem:
-            while self._process.stdout is not None and _ready([self._process.stdout], [], 0.0):
+            while self._process.stdout is not None and ready([self._process.stdout], [], 0.0):
                 self._take_starter_output()
             said = self._starter_said.decode(errors="replace").strip().splitlines()
             self.problem = "\n  ".join([problem, *said[-_SHOWN_LINES:]])
@@ -335,18 +334,7 @@ class Job:
         cleaning = {link for link, rank in self._links.items() if rank is not None}
         until = time.monotonic() + seconds
         while cleaning and (left_s := until - time.monotonic()) > 0:
-            ready = _ready(cleaning, [], left_s)
-            cleaning -= {link for link in cleaning if link in ready and _says_last_word(link)}
-
-
-def _ready(reading: Iterable[Any], writing: Iterable[int], within_s: float) -> list[Any]:
-    """Those that have something to read, or room."""
-    with selectors.PollSelector() as selector:
-        for one in reading:
-            selector.register(one, selectors.EVENT_READ)
-        for number in writing:
-            selector.register(number, selectors.EVENT_WRITE)
-        return [key.fileobj for key, _ in selector.select(within_s)]
+            cleaning -= {link for link in ready(cleaning, [], left_s) if _says_last_word(link)}
 
 
 def _named(ranks: list[int]) -> str:

@@ -16,18 +16,17 @@ import hmac
 import os
 import pickle
 import secrets
-import select
+import selectors
 import socket
 import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from multiprocessing.connection import wait
 from typing import Any, Self
 
 from farandole.errors import SettingsError
 
-__all__ = ["SILENCE", "Forged", "Link", "Reception", "connect", "silence_s"]
+__all__ = ["SILENCE", "Forged", "Link", "Reception", "connect", "ready", "silence_s"]
 
 PROOF_S = 15.0
 """How long a caller may take to prove that it knows the key."""
@@ -93,10 +92,8 @@ class Link:
     def send(self, message: object) -> None:
         """Return when the system has taken all of it."""
         self.post(message)
-        room = select.poll()
-        room.register(self._end, select.POLLOUT)
         while self._outgoing:
-            room.poll()
+            ready([], [self._end])
             self.flush()
 
     def post(self, message: object) -> None:
@@ -138,7 +135,7 @@ class Link:
         return messages
 
     def _await_more(self, until: float | None) -> None:
-        if not wait([self._end], None if until is None else max(0.0, until - time.monotonic())):
+        if not ready([self._end], [], None if until is None else until - time.monotonic()):
             raise TimeoutError("the other end does not answer")
         self.read()
 
@@ -180,6 +177,16 @@ class Link:
             self._arrived.append(pickle.loads(content))
         self.proved = True
         return True
+
+
+def ready(reading: Iterable[Any], writing: Iterable[Any] = (), within_s: float | None = None) -> list[Any]:
+    """Those that have something to read, or room."""
+    with selectors.PollSelector() as selector:
+        for one in reading:
+            selector.register(one, selectors.EVENT_READ)
+        for one in writing:
+            selector.register(one, selectors.EVENT_WRITE)
+        return [key.fileobj for key, _ in selector.select(within_s)]
 
 
 def _code(key: bytes, count: int, content: bytes) -> bytes:
