@@ -17,6 +17,7 @@ import os
 import pickle
 import secrets
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -146,12 +147,18 @@ class Commits:
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
             status, key = os.fstat(file.fileno()), file.read()
-        if status.st_uid != os.geteuid() or status.st_mode & 0o077 or len(key) != _KEY_BYTES:
+        if status.st_uid != _own_number(self.folder) or status.st_mode & 0o077 or len(key) != _KEY_BYTES:
             raise CommitError(
                 f"{path} is not this job's: somebody else has made it, or others may read it. "
                 f"Remove {self.folder} to start from the beginning"
             )
         return key
+
+
+def _own_number(folder: Path) -> int:
+    """Whose a file is that we make there: a file system may take root for nobody."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_uid
 
 
 def _make_key(path: Path) -> None:

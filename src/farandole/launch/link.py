@@ -243,8 +243,10 @@ class Reception:
 
     def _welcome(self, caller: socket.socket, address: Any) -> None:
         where = address[0] if caller.family == socket.AF_INET else "this machine"
-        with contextlib.suppress(ConnectionError):
+        try:
             self._callers[Link(caller, self._key, calls=False)] = where, time.monotonic() + PROOF_S
+        except OSError:  # it has gone already
+            caller.close()
 
     def _proves(self, link: Link) -> bool:
         where, until = self._callers[link]
