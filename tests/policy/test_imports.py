@@ -31,27 +31,24 @@ ALLOWED = {("farandole.__main__", "farandole.cli"), ("farandole.comm.mpi", "mpi4
 # Each room, and the rooms it may import. Read downwards it is the order in which they are built; there is no way back.
 ROOMS = {
     "optim": (),
-    "launch": (),
-    "observe": ("launch",),
+    "processes": (),
+    "observe": ("processes",),
+    "launch": ("observe", "processes"),
     "results": ("observe",),
     "comm": ("launch", "observe"),
     "data": ("comm", "observe"),
-    "elastic": ("comm", "data", "launch"),
     "checkpoint": ("comm", "data", "observe"),
+    "elastic": ("checkpoint", "comm", "launch"),
     "torch": ("checkpoint", "comm", "elastic", "launch", "optim"),
     "tensorflow": ("comm", "launch"),
     "keras": ("checkpoint", "comm", "launch", "tensorflow", "torch"),
     "workloads": ("data", "optim"),
     "train": ("checkpoint", "comm", "data", "keras", "launch", "observe", "optim", "results", "torch", "workloads"),
     "candle": ("train",),
-    "study": ("comm", "data", "launch", "observe", "optim", "results", "train", "workloads"),
+    "study": ("comm", "data", "launch", "observe", "optim", "processes", "results", "train", "workloads"),
     "report": ("observe", "results"),
 }
 AGAINST = {
-    ("farandole.launch.launcher", "observe"),  # merges the timelines of ranks that have ended, and tells when they ran
-    ("farandole.launch.launcher", "elastic"),  # clears commits, and counts them to start again
-    ("farandole.launch.restarts", "elastic"),
-    ("farandole.launch.probe", "comm"),  # a program that asks MPI what it is
     ("farandole.tensorflow", "keras"),  # Horovod's names for the other door
     ("farandole.tensorflow.keras", "keras"),
 }

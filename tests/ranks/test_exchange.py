@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ranktest import rank_test
+from ranktest import rank_test, run_ranks
 
 WAYS = {
     "direct": {"FARANDOLE_NODE_EXCHANGE": "direct"},
@@ -137,6 +137,27 @@ def test_without_room_to_share_arrays_travel_over_mpi_and_that_is_said_once(fd):
     texts = [str(w.message) for w in said if "/nonexistent" in str(w.message)]
     assert len(texts) == (1 if fd.rank() == 0 else 0)
     assert any("/nonexistent" in reason for reason in fd.describe()["fallbacks"])
+
+
+@pytest.mark.parametrize(("scope", "during", "after"), [("1", {2**64 - 1}, {2**64 - 1, 0}), ("0", set(), set())])
+def test_memory_is_open_to_others_only_where_yama_asks_for_it_and_only_while_neighbours_read_it(tmp_path, scope, during, after):
+    script = """
+        import sys
+        from pathlib import Path
+        import numpy as np
+        import farandole as fd
+        from farandole.comm import exchange
+        agreed = set()
+        exchange.YAMA, exchange._libc.prctl = Path(sys.argv[1]), lambda option, who, *_: agreed.add(who.value)
+        fd.init()
+        fd.allreduce(np.ones(100_000))
+        during = sorted(agreed)
+        fd.shutdown()
+        result([during, sorted(agreed)])
+    """
+    (tmp_path / "scope").write_text(f"{scope}\n")
+    run = run_ranks(2, script, args=[str(tmp_path / "scope")])
+    assert run.results == [[sorted(during), sorted(after)]] * 2
 
 
 def bad_setting(fd):

@@ -390,7 +390,7 @@ def test_gradients_can_travel_in_16_bits(hvd, way):
     assert keras.backend.backend() != "torch" or narrow.optimizer.communication_statistics()["steps"] == 3
 
 
-@on_two()
+@on_two(shipped=True)
 def test_sums_averages_and_clipping(hvd):
     """Gradients 1 and 3; what is clipped is their average, as it would be on one process."""
     import keras
@@ -426,7 +426,7 @@ def test_gradients_of_another_type_than_the_variable_are_cast(hvd):
         assert np.unique(keras.ops.convert_to_numpy(variable)).tolist() == [-2]
 
 
-@on_two()
+@on_two(shipped=True)
 def test_values_and_callbacks(hvd):
     import keras
     import numpy as np

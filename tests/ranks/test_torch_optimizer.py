@@ -53,7 +53,7 @@ def assert_all(parameters, value):
 # Arguments
 
 
-@rank_test(n=[1, 2, 3], door="torch")
+@rank_test(n=[1, 2, 3], door="torch", shipped=True)
 def test_average_sum_and_predivide(hvd):
     mean = total(hvd) / hvd.size()
     expected = {"Average": mean, "Sum": total(hvd)}
@@ -548,7 +548,7 @@ def test_an_optimizer_of_some_ranks(hvd):
 # What an optimizer holds
 
 
-@rank_test(n=2, door="torch")
+@rank_test(n=2, door="torch", shipped=True)
 def test_a_dropped_optimizer_gives_its_threads_and_memory_back(hvd):
     from pathlib import Path
 

@@ -18,6 +18,7 @@ import ctypes
 import errno
 import os
 import secrets
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +28,7 @@ from farandole.comm.transport import AnyArray, Transport
 from farandole.comm.watchdog import death_of
 from farandole.errors import RankFailedError, SettingsError
 
-__all__ = ["WORDS", "Board", "DirectExchange", "Exchange", "WindowExchange", "open_exchange"]
+__all__ = ["WORDS", "Board", "DirectExchange", "Exchange", "WindowExchange", "close_memory", "open_exchange"]
 
 POSTED, REDUCED, RELEASED, SOURCE, RESULT = range(5)
 WORDS = 5
@@ -124,7 +125,31 @@ class _Vector(ctypes.Structure):
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PTRACER = 0x59616D61
-_PTRACER_ANY = ctypes.c_ulong(-1)
+_PTRACER_ANY, _PTRACER_NONE = ctypes.c_ulong(-1), ctypes.c_ulong(0)
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+_open_to_neighbours = False
+
+
+def _open_memory() -> None:
+    """Let neighbours read it where Yama leaves that to parents unless the process agrees; a refusal shows in the first read.
+
+    Agreed to is any process of this user. The kernel takes one process otherwise, and its descendants: with more than two
+    ranks that would be their common ancestor, which is another under every mpiexec, belongs to somebody else under Slurm, and
+    may have gone (daemons).
+    """
+    global _open_to_neighbours
+    if YAMA.exists() and YAMA.read_text().strip() == "1":
+        _open_to_neighbours = True
+        _libc.prctl(_PR_SET_PTRACER, _PTRACER_ANY, 0, 0, 0)
+
+
+def close_memory() -> None:
+    """Nobody will read it any more."""
+    global _open_to_neighbours
+    if _open_to_neighbours:
+        _open_to_neighbours = False
+        _libc.prctl(_PR_SET_PTRACER, _PTRACER_NONE, 0, 0, 0)
+
 
 
 def _read_memory(pid: int, address: int, into: AnyArray) -> None:
@@ -154,8 +179,8 @@ class DirectExchange:
     def __init__(self, node: Transport, slots: int) -> None:
         self.board = Board(node, slots)
         _libc.process_vm_readv.restype = ctypes.c_ssize_t
-        # Yama lets only parents read unless the process agrees; a refusal shows in the check below.
-        _libc.prctl(_PR_SET_PTRACER, _PTRACER_ANY, 0, 0, 0)
+        was_open = _open_to_neighbours
+        _open_memory()
         token = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()
         peers = node.allgather_object((os.getpid(), token.ctypes.data, token.tobytes()))
         self._pids = [pid for pid, _, _ in peers]
@@ -164,6 +189,8 @@ class DirectExchange:
         problem = next(filter(None, (self._check(*peer) for peer in peers)), None)
         problems = [p for p in node.allgather_object(problem) if p is not None]
         if problems:
+            if not was_open:
+                close_memory()
             raise SharingUnavailable(problems[0])
 
     def _check(self, pid: int, address: int, token: bytes) -> str | None:

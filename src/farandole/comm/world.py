@@ -26,6 +26,7 @@ from typing import Any
 from farandole.comm import mpi, waiting
 from farandole.comm.clocks import compare_clocks
 from farandole.comm.engine import Engine
+from farandole.comm.exchange import close_memory
 from farandole.comm.last_words import LastWords
 from farandole.comm.lifelines import Lifelines, open_lifelines
 from farandole.comm.plan import GradientPlan
@@ -244,6 +245,7 @@ class World:
                 process_set.runtime().close(reason)
                 self._remains.append(process_set.runtime().remains())
             process_set.detach()
+        close_memory()
         if len(self.layout.nodes) > 1:
             self._receive_farewells()  # UCX complains of every message that nobody has received
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole.errors import DataError, FarandoleError
-from farandole.launch.child import CannotStart, Child
 from farandole.launch.environment import THREAD_VARIABLES
-from farandole.launch.signals import EndedBySignal
 from farandole.observe.machine_time import MachineTime, children_cpu_s, why_busy
+from farandole.processes.child import CannotStart, Child
+from farandole.processes.signals import EndedBySignal
 from farandole.results.schema import BUSY, FIGURES_FILE, OVERSUBSCRIBED, RUN, SCHEMA
 from farandole.study.failures import why_failed
 from farandole.study.folder import StudyFolder, now

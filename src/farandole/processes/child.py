@@ -35,8 +35,8 @@ from types import FrameType
 from typing import Any, Self
 
 from farandole.errors import LaunchError
-from farandole.launch.processes import LOOK_S, NEVER, Ending, Family, send
-from farandole.launch.signals import ENDING, handled, restored
+from farandole.processes.signals import ENDING, handled, restored
+from farandole.processes.tree import LOOK_S, NEVER, Ending, Family, send
 
 __all__ = ["GRACE_S", "CannotStart", "Child"]
 

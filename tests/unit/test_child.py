@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from farandole.launch.child import CannotStart, Child
-from farandole.launch.processes import Family, end
+from farandole.processes.child import CannotStart, Child
+from farandole.processes.tree import Family, end
 
 IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 # Starts one that ignores SIGTERM, in the same group or in a session of its own.

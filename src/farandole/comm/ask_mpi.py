@@ -1,4 +1,4 @@
-"""Asks the MPI library what it is, in a process of its own: `python -m farandole.launch.probe` prints JSON."""
+"""Asks the MPI library what it is, in a process of its own: `python -m farandole.comm.ask_mpi` prints JSON."""
 
 import json
 
