@@ -63,7 +63,9 @@ class Lifelines:
 def _last_word(line: socket.socket) -> bytes:
     try:
         return line.recv(1)
-    except (ConnectionError, TimeoutError):  # nobody is there, or answers, any more
+    except BlockingIOError:
+        raise
+    except OSError:  # nobody is there, or answers, or can be reached any more
         return b""
 
 
