@@ -194,10 +194,10 @@ def test_a_rank_that_dies_ends_the_job(deaths, case):
 
 def test_an_exception_is_told_with_its_rank_where_torch_distributed_has_a_hook_of_its_own():
     script = """
-        import tempfile, torch.distributed as dist, farandole as fd
+        import os, torch.distributed as dist, farandole as fd
         fd.init()
-        path = fd.broadcast_object(tempfile.mkdtemp() + "/store" if fd.rank() == 0 else None)
-        dist.init_process_group("gloo", init_method=f"file://{path}", rank=fd.rank(), world_size=fd.size())
+        store = f"file://{os.getcwd()}/store"
+        dist.init_process_group("gloo", init_method=store, rank=fd.rank(), world_size=fd.size())
         fd.barrier()
         if fd.rank() == 1:
             raise ValueError("the batch is bad")

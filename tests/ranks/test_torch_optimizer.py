@@ -597,10 +597,10 @@ def test_optimizers_and_groups_of_parameters_may_come_and_go_all_day(hvd):
     tracemalloc.start()
     try:
         come_and_go(5)
-        grown = come_and_go(20) - come_and_go(20)
+        first, *_, last = [come_and_go(10) for _ in range(4)]
     finally:
         tracemalloc.stop()
-    assert abs(grown) < 20_000  # bytes, for 60 plans
+    assert last - first < 50_000  # bytes, for 90 plans; a list of what they were alone would be more
     hooks = []
     torch.Tensor.register_post_accumulate_grad_hook(parameters[0], lambda p: hooks.append(len(p._post_accumulate_grad_hooks)))
     parameters[0].sum().backward()

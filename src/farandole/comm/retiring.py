@@ -7,6 +7,7 @@ noted, which takes no lock.
 from __future__ import annotations
 
 import functools
+import os
 import queue
 import threading
 import weakref
@@ -39,3 +40,6 @@ def _start() -> None:
 def _retire() -> None:
     while True:
         _ownerless.get().retire()
+
+
+os.register_at_fork(after_in_child=_start.cache_clear)
