@@ -55,7 +55,7 @@ def _gradient(ranks: Ranks, mib: int, budget_s: float) -> list[Case]:
     for name, reduce in _peers(ranks, torch.empty_like(values)).items():
         contestants.append(_Turns(name, by_hand, mine, sums).of(reduce))
     samples = contest(ranks, contestants, budget_s=budget_s)
-    reducer.close()
+    reducer.retire()
     reduced = {c.name: samples[c.name] for c in contestants}
     read = {c.name: samples[c.name + _READ] for c in contestants}
     return [

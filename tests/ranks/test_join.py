@@ -84,7 +84,7 @@ def no_plans():
     """As if every optimizer of this rank had been dropped."""
     from farandole.comm.world import current
 
-    plans = list(current().plans)
+    plans = dict(current().plans)
     current().plans.clear()
     yield
     current().plans.update(plans)

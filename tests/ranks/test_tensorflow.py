@@ -269,6 +269,7 @@ def test_a_tape_that_stays_takes_tensors_sums_and_16_bits(hvd):
 def test_the_plan_of_a_tape_goes_with_the_model(hvd):
     import gc
     import threading
+    import time
 
     import keras
     import tensorflow as tf
@@ -278,18 +279,25 @@ def test_the_plan_of_a_tape_goes_with_the_model(hvd):
             loss = tf.reduce_sum(variable * 1.0)
         hvd.DistributedGradientTape(tape).gradient(loss, [variable])
 
+    def team():
+        return {thread for thread in threading.enumerate() if thread.name.startswith("farandole-team")}
+
+    others = team()
     for kind in (tf.Variable, keras.Variable):
         train(kind([1.0, 2.0]))
-        gc.collect()
-        before = threading.active_count()
+        before = team()
         kept = kind([1.0, 2.0])
         train(kept)
-        assert threading.active_count() > before  # a plan of its own, also for another of the same shape
+        assert team() - before  # a plan of its own, also for another of the same shape
         for _ in range(3):
             train(kind([1.0, 2.0]))
+        threads = team() - others
         del kept
         gc.collect()
-        assert threading.active_count() <= before
+        limit_s = time.monotonic() + 10  # they end by themselves, soon
+        while any(thread.is_alive() for thread in threads) and time.monotonic() < limit_s:
+            time.sleep(0.02)
+        assert not any(thread.is_alive() for thread in threads)
 
 
 @on_two

@@ -4,11 +4,12 @@ import contextlib
 import gc
 import threading
 import time
+import tracemalloc
 import warnings
 
 import pytest
 
-from ranktest import rank_test
+from ranktest import rank_test, run_ranks
 
 SMALL, LARGE = 5, 300_000  # packed; reduced where it lies
 
@@ -571,3 +572,67 @@ def test_a_dropped_optimizer_gives_its_threads_and_memory_back(hvd):
     while (threading.active_count(), mapped()) != before and time.monotonic() < limit_s:
         time.sleep(0.02)
     assert (threading.active_count(), mapped()) == before
+
+
+@rank_test(n=[1, 2], door="torch", timeout=60)
+def test_optimizers_and_groups_of_parameters_may_come_and_go_all_day(hvd):
+    """What is gone leaves nothing: no hooks, no records, no memory."""
+    import torch
+
+    parameters = weights(SMALL)
+
+    def come_and_go(times):
+        for _ in range(times):
+            optimizer = sgd(hvd, parameters)
+            for _ in range(2):
+                backward(hvd, parameters)
+                optimizer.step()
+                optimizer.zero_grad()
+                optimizer.add_param_group({"params": weights(1)})
+        del optimizer
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    runtime = hvd.global_process_set.runtime()
+    tracemalloc.start()
+    try:
+        come_and_go(5)
+        first, *_, last = [come_and_go(10) for _ in range(4)]
+    finally:
+        tracemalloc.stop()
+    assert last - first < 50_000  # bytes, for 90 plans; a list of what they were alone would be more
+    hooks = []
+    torch.Tensor.register_post_accumulate_grad_hook(parameters[0], lambda p: hooks.append(len(p._post_accumulate_grad_hooks)))
+    parameters[0].sum().backward()
+    assert hooks == [1]
+    sgd(hvd, parameters)
+    assert len(hvd.describe()["plans"]) <= 3
+    assert len(runtime.steps_done) <= 3 and len(runtime.plans.ended) <= 3  # which the watchdog reports
+
+
+def test_an_optimizer_may_be_collected_wherever_its_own_threads_are():
+    """They collect garbage at every call they make here, so also with their plan's lock in their hands."""
+    script = """
+        import gc, threading, time
+        import torch
+        import farandole.torch as hvd
+
+        def collect(frame, event, argument):
+            if event == "call":
+                gc.collect()
+
+        hvd.init()
+        parameters = [torch.nn.Parameter(torch.zeros(size)) for size in (5, 300_000, 300_000, 300_000)]
+        gc.freeze()
+        gc.disable()
+        before = threading.active_count()
+        threading.setprofile(collect)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), team=hvd.Team(threads=2))
+        optimizer.itself = optimizer
+        sum(p.sum() for p in parameters).backward()
+        del optimizer
+        hvd.barrier()
+        while threading.active_count() > before + 1:  # one that stays ends the others' threads
+            time.sleep(0.01)
+    """
+    run_ranks(2, script, timeout=30)

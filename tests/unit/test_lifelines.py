@@ -1,6 +1,7 @@
 """Lines between nodes: they end with the process at the other end, and only with it."""
 
 import errno
+import os
 import signal
 import socket
 import subprocess
@@ -55,6 +56,20 @@ def test_one_that_does_not_answer_or_has_said_farewell_is_not(caller):
     process.send_signal(signal.SIGCONT)
     process.communicate(".\n")
     assert lines.lost() == lines.lost() == set()
+
+
+class CutOff:
+    """A line whose host has vanished, and the way to it too: keep-alive ends it with this."""
+
+    def take(self):
+        raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
+
+    def close(self):
+        pass
+
+
+def test_a_host_that_cannot_be_reached_any_more_is_lost():
+    assert Lifelines({7: CutOff()}).lost() == {7}
 
 
 class Meeting:

@@ -56,7 +56,7 @@ def make():
 
     yield plan
     for one in plans:
-        one.close()
+        one.retire()
 
 
 def entry(count, dtype="float32", group=-1):

@@ -44,7 +44,9 @@ def making(process_set: ProcessSet, name: str, way: str, entries: Sequence[Entry
         mine = (_digest(way, entries), before, set(plans.retired))
         digests, begun, retired = zip(*allgather_object(mine, name, process_set))
         wait_until(lambda: plans.ended.issuperset(begun[0]), Subject(name, runtime.members))
-        plans.free(set.intersection(*retired))
+        runtime.free_plans(set.intersection(*retired))
+        with _lock:
+            plans.ended.intersection_update(begun[0])  # all that anybody may still have to wait for
         _check_alike(digests, process_set, name, way, entries)
         yield
     finally:

@@ -13,7 +13,6 @@ piece, which is all that ranks reduce that end together; where some train on, th
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -79,7 +78,6 @@ class BufferReducer:
         # By size, so that the words share a bucket with small ones.
         self._order = sorted(range(len(shapes)), key=lambda i: self.shapes[i].nbytes)
         self._plan = self._open_plan(label, name)
-        weakref.finalize(self, self._plan.retire).atexit = False
         self._copies = [False] * len(shapes)
         self._own: dict[int, AnyArray] = {}
         transport = settings.process_set.runtime().transport
@@ -110,8 +108,7 @@ class BufferReducer:
                 bucket_bytes=bucket_bytes,
                 in_place=self._in_place,
             )
-        current().plans.add(plan)
-        current().record.setdefault("plans", []).append(plan.describe())
+        current().add_plan(plan, self)
         return plan
 
     def _entry(self, shape: Shape) -> Entry:

@@ -23,7 +23,8 @@ from typing import Protocol
 
 import numpy as np
 
-from farandole.comm.shared import SharedBlock, SharingUnavailable, fence
+from farandole.comm.fences import fence
+from farandole.comm.shared import SharedBlock, SharingUnavailable
 from farandole.comm.transport import AnyArray, Transport
 from farandole.comm.watchdog import death_of
 from farandole.errors import RankFailedError, SettingsError

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from farandole.comm.room import make_mpich_fit
 from farandole.comm.transport import AnyArray, LocalTransport, Request, Transport
 from farandole.comm.waiting import Subject, blocked, wait_until
 from farandole.errors import FarandoleError, SettingsError
@@ -70,6 +71,8 @@ def _start() -> Any:
 
 def _workarounds(vendor: str) -> dict[str, str]:
     """What a library must be told before it starts, unless the user has told it something else."""
+    if vendor == "MPICH":
+        return make_mpich_fit()
     if vendor == "Intel MPI":
         # The algorithm of its own choice never ends where ranks send very different amounts (300,000 bytes and 3).
         return {"I_MPI_ADJUST_IALLGATHERV": BRUCK}

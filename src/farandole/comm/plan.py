@@ -14,11 +14,11 @@ node each rank notes this in shared memory before it posts a piece; otherwise th
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from farandole.comm.join import Announcement
 from farandole.comm.kernels import Reduction
 from farandole.comm.process_sets import SetRuntime
 from farandole.comm.reduce import TwoLevel, communication_track, node_cores, note_fallback
+from farandole.comm.retiring import retire_after
 from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
 from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray, Transport
@@ -125,11 +126,11 @@ class GradientPlan:
         )
         self._node_presence: AnyArray | None = None
         self._counting: int | None = None
-        self._open_presence()
+        problem = self._open_presence()
         self._window: ResultWindow | None = None
         self._results: dict[int, AnyArray] = {}
         self._window_changed: dict[int, bool] = {}
-        problem = "" if in_place else self._open_window()
+        problem = problem if in_place else self._open_window() or problem
         for reason in filter(None, self._transport.allgather_object(problem)):
             note_fallback(reason, speak=self._transport.rank == 0)
         self._load_compiled()
@@ -151,6 +152,7 @@ class GradientPlan:
         self._begin()
         self._error: BaseException | None = None
         self._closed = False
+        self._owned: weakref.finalize[Any, Any] | None = None
         self._threads = [self._thread(i) for i in range(team.threads if runtime.transport.size > 1 else 0)]
 
     # The pieces
@@ -217,16 +219,20 @@ class GradientPlan:
 
         return [size(piece) for piece in self._pieces if piece.entries]
 
-    def _open_presence(self) -> None:
+    def _open_presence(self) -> str:
+        """Ranks count in memory they share, or in one more piece; why there is no room for it."""
+        problem = ""
         if self._two_level.on_one_node:
             shape = (2, self._transport.size, self._present.size)  # two steps may overlap
-            with contextlib.suppress(SharingUnavailable):
-                self._node_presence = SharedBlock(self._two_level.node, 4 * math.prod(shape)).view(
-                    0, shape, np.int32
-                )
+            try:
+                block = SharedBlock(self._two_level.node, 4 * math.prod(shape))
+                self._node_presence = block.view(0, shape, np.int32)
+            except SharingUnavailable as error:
+                problem = f"gradients are counted over MPI ({error})"
         if self._node_presence is None:
             self._counting = len(self._pieces)
             self._pieces.append(_Piece([], array=self._present))
+        return problem
 
     def _open_window(self) -> str:
         """Results of the largest gradients go to memory the node's ranks share, where there is room for it; why there is none."""
@@ -541,32 +547,35 @@ class GradientPlan:
             "threads": len(self._threads),
         }
 
+    # The end
+
+    def belong_to(self, owner: object) -> None:
+        """Retire soon after the owner is gone."""
+        self._owned = retire_after(owner, self)
+
+    @property
+    def retired(self) -> bool:
+        return self._closed
+
     def retire(self) -> None:
         """Let the threads end and the window go, on this rank alone; the communicators go when every rank has (agreement.py)."""
-        if not self._closed and self._end_threads() and not self._broken and not self.in_step:
-            self._retired[self.label] = self._communicators()
-
-    def _end_threads(self) -> bool:
-        """Whether all have ended."""
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
             self._work_came.notify_all()
+        if self._owned is not None:
+            self._owned.detach()
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(timeout=1.0)
+            thread.join(timeout=1.0)
         if self._window is not None:
             self._window.close()
-        return not any(thread.is_alive() for thread in self._threads)
+        if not (self._broken or self.in_step or any(thread.is_alive() for thread in self._threads)):
+            self._retired[self.label] = self._communicators()
 
     def _communicators(self) -> list[Transport]:
         found = (self._two_level.node, self._two_level.cross, self._transport)
         return [one for one in found if one is not None]
-
-    def close(self) -> None:
-        """Give everything back. Collective: every rank of the set calls it."""
-        self._end_threads()
-        for communicator in self._communicators():
-            communicator.free()
 
 
 def _training_track() -> str:

@@ -28,12 +28,6 @@ class MakingPlans:
     retired: dict[str, list[Transport]] = field(default_factory=dict)
     """By label, the communicators of plans that this rank needs no more."""
 
-    def free(self, labels: Iterable[str]) -> None:
-        """Give back what all ranks have retired. Collective."""
-        for label in sorted(labels):
-            for communicator in self.retired.pop(label, ()):
-                communicator.free()
-
 
 class Remains(NamedTuple):
     """What is left of a set that was closed."""
@@ -97,6 +91,13 @@ class SetRuntime:
     def next_plan(self) -> str:
         """A name for the plan of an optimizer, by the order in which a rank wraps them."""
         return f"plan.{self.next_name('plan').rsplit('.', 1)[1]}"
+
+    def free_plans(self, labels: Iterable[str]) -> None:
+        """Give back what all ranks have retired: no rank is in a step of it any more. Collective."""
+        for label in sorted(labels):
+            self.steps_done.pop(label, None)
+            for communicator in self.plans.retired.pop(label, ()):
+                communicator.free()
 
     def local(self, rank: int) -> int:
         """A world rank's number within the set."""

@@ -10,10 +10,8 @@ own; such pages are found in /proc/self/pagemap, where there were page faults at
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
-import platform
 import resource
 import secrets
 from collections.abc import Callable
@@ -22,16 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
+from farandole.comm import fences
+from farandole.comm.room import FOLDER, MORE_ROOM, shown
 from farandole.comm.transport import AnyArray, Transport
 
-__all__ = ["ResultWindow", "SharedBlock", "SharingUnavailable", "fence"]
+__all__ = ["FOLDER", "ResultWindow", "SharedBlock", "SharingUnavailable"]
 
-FOLDER = Path("/dev/shm")
 PREFIX = "farandole-"
-
-_STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
-_MEMBARRIER = {"aarch64": 283, "ppc64le": 365, "riscv64": 283}.get(platform.machine())
-_libc = ctypes.CDLL(None, use_errno=True)
 
 Made = tuple[tuple[Path, tuple[int, int]] | None, str | None]
 """A file to map, and which it is; or what went wrong."""
@@ -39,12 +34,6 @@ Made = tuple[tuple[Path, tuple[int, int]] | None, str | None]
 
 class SharingUnavailable(Exception):
     """The node's ranks cannot share memory; the message says why. Raised on all of them."""
-
-
-def fence() -> None:
-    """Order memory accesses between ranks. x86 keeps stores and loads in order by itself."""
-    if not _STORES_IN_ORDER and _MEMBARRIER is not None:
-        _libc.syscall(_MEMBARRIER, 1, 0, 0)
 
 
 class SharedBlock:
@@ -55,8 +44,6 @@ class SharedBlock:
         self.nbytes = max(nbytes, mmap.PAGESIZE)
         self.private: mmap.mmap | None = None
         self._wants_private = private
-        if not _STORES_IN_ORDER and _MEMBARRIER is None:
-            raise SharingUnavailable(f"no memory barrier known for {platform.machine()}")
         mapped, problems = self._share(node, self._make_nameless)
         if problems:  # ranks in PID namespaces of their own, or a /proc that hides processes
             mapped, problems = self._share(node, self._make_named)
@@ -97,10 +84,12 @@ class SharedBlock:
         try:
             os.posix_fallocate(handle, 0, self.nbytes)
         except OSError as error:
-            return None, f"{FOLDER} has no room for {self.nbytes >> 20} MiB: {error.strerror}"
+            return None, f"{FOLDER} has no room for {shown(self.nbytes)}: {error.strerror}; {MORE_ROOM}"
         return (path, _identity(handle)), None
 
     def _map(self, path: Path, identity: tuple[int, int]) -> tuple[mmap.mmap | None, str | None]:
+        if fences.missing():
+            return None, fences.missing()
         try:
             handle = os.open(path, os.O_RDWR)
         except OSError as error:
@@ -113,7 +102,7 @@ class SharedBlock:
                 self.private = mmap.mmap(handle, self.nbytes, mmap.MAP_PRIVATE, access)
             return mmap.mmap(handle, self.nbytes), None
         except OSError as error:
-            return None, f"cannot map {self.nbytes >> 20} MiB of {FOLDER}: {error.strerror}"
+            return None, f"cannot map {shown(self.nbytes)} of {FOLDER}: {error.strerror}"
         finally:
             os.close(handle)
 

@@ -22,14 +22,16 @@ import pickle
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from farandole.comm.lifelines import Lifelines
 from farandole.comm.transport import Request, Transport
-from farandole.comm.waiting import blocked, callers
+from farandole.comm.waiting import Subject, blocked, callers
 from farandole.errors import FarandoleError, MismatchError, RankFailedError, SettingsError, StalledError
 
 __all__ = ["StallSettings", "Watchdog", "alive", "crossed", "death_of"]
@@ -183,6 +185,7 @@ class Watchdog:
         self._reported = False
         self._answered = time.monotonic()
         self._warned_alone = False
+        self._faults: set[str] = set()
         self._deserted: Farewell | None = None  # why rank 0 decides nothing more
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="farandole-watchdog", daemon=True)
@@ -236,17 +239,36 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._stop.wait(TICK_S):
-            report = self._report()
-            if report.waits:
+            with self._going_on():
+                self._look(self._report())
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """A fault of its own ends nothing but what is inside: without a watchdog, ranks would wait for ever."""
+        try:
+            yield
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            fault = f"{type(error).__name__} at {place.filename}:{place.lineno}"
+            if fault not in self._faults:
+                self._faults.add(fault)
+                _say(f"{self._here()}the watchdog goes on after a fault of its own:\n{traceback.format_exc()}")
+
+    def _look(self, report: Report) -> None:
+        if report.waits:
+            with self._going_on():
                 self._look_for_deaths(report)
-            if not self._transport.any_thread:
-                self._warn_alone(report)
-            elif self._hub is None:
+        if not self._transport.any_thread:
+            self._warn_alone(report)
+        elif self._hub is None:
+            with self._going_on():
                 self._talk(report)
-            else:
+            self._doubt_the_hub(report)
+        else:
+            with self._going_on():
                 self._listen(self._hub)
-                self._hub.reports[0] = self._report()
-                self._decide(self._hub)
+            self._hub.reports[0] = self._report()
+            self._decide(self._hub)
 
     def _report(self) -> Report:
         now = time.monotonic()
@@ -257,13 +279,26 @@ class Watchdog:
                 entry.subject.key,
                 now - entry.since,
                 entry.subject.members,
-                None if (late := entry.subject.missing()) is None else tuple(late),
+                self._late(entry.subject),
                 entry.thread is not None,
             )
             for entry in entries
         )
         keys = frozenset(self._pending_keys()) | {wait.key for wait in waits}
         return Report(waits, keys, frozenset(self._done_keys()), callers())
+
+    def _late(self, subject: Subject) -> tuple[int, ...] | None:
+        """None where it cannot be known."""
+        late = None
+        with self._going_on():
+            late = subject.missing()
+        return None if late is None else tuple(late)
+
+    def _lost(self) -> set[int]:
+        lost: set[int] = set()
+        with self._going_on():
+            lost |= self._lines.lost()
+        return lost
 
     # Every rank
 
@@ -273,8 +308,9 @@ class Watchdog:
             if concerned and not alive(pid):
                 for key in concerned:
                     blocked.fail(key, death_of(pid))
+        gone = self._lost()
         for wait in report.waits:
-            if lost := self._lines.lost().intersection(wait.members):
+            if lost := gone.intersection(wait.members):
                 blocked.fail(wait.key, RankFailedError(self._here() + _loss(wait, lost)))
         for entry in blocked.entries():
             failed = isinstance(entry.error, RankFailedError | StalledError)
@@ -301,7 +337,6 @@ class Watchdog:
         for _, content in self._mail(_FROM_HUB):
             self._answered = time.monotonic()
             self._obey(*content)
-        self._doubt_the_hub(report)
 
     def _obey(self, verdict: str, key: str | None, content: str | Farewell) -> None:
         if isinstance(content, Farewell):
@@ -353,7 +388,7 @@ class Watchdog:
     def _decide(self, hub: _Hub) -> None:
         current = {(rank, wait.key) for rank, report in hub.reports.items() for wait in report.waits}
         hub.ended = {which: at for which, at in hub.ended.items() if which in current}
-        lost = self._lines.lost()
+        lost = self._lost()
         for rank, report in list(hub.reports.items()):
             for wait in report.waits:
                 if rank not in lost and not lost.isdisjoint(wait.members):

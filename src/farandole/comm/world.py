@@ -9,36 +9,33 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import secrets
 import socket
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from farandole.comm import mpi, waiting
+from farandole.comm import launched, mpi, waiting
 from farandole.comm.clocks import compare_clocks
 from farandole.comm.engine import Engine
 from farandole.comm.exchange import close_memory
 from farandole.comm.last_words import LastWords
+from farandole.comm.launched import is_launched
 from farandole.comm.lifelines import Lifelines, open_lifelines
 from farandole.comm.plan import GradientPlan
 from farandole.comm.process_sets import ProcessSet, Remains, SetRuntime, global_process_set
 from farandole.comm.reduce import Layout, fallbacks, node_cores
 from farandole.comm.transport import Transport
+from farandole.comm.uncaught import watch_for_uncaught
 from farandole.comm.watchdog import StallSettings, Watchdog, alive
 from farandole.errors import (
-    EngineStopped,
     MismatchError,
     NotInitializedError,
-    RankFailedError,
     SettingsError,
     WorldMismatchError,
 )
@@ -128,7 +125,8 @@ class World:
         self.node, self.local_rank = self.layout.place(self.rank)
         self.local_size = len(self.layout.nodes[self.node])
         self.sets: dict[int, ProcessSet] = {}
-        self.plans: weakref.WeakSet[GradientPlan] = weakref.WeakSet()
+        self.plans: weakref.WeakKeyDictionary[GradientPlan, dict[str, Any]] = weakref.WeakKeyDictionary()
+        """Of gradients, with what they are, in the order in which they were made."""
         self.next_set = 0
         self._remains: list[Remains] = []
         self.fusion_bytes = _setting("FUSION_THRESHOLD", _DEFAULT_FUSION_BYTES)
@@ -148,7 +146,7 @@ class World:
 
     def _open_lines(self) -> Lifelines:
         """Lines to ranks of other nodes; the launcher of ours sees every rank's end by itself."""
-        others = [] if "FARANDOLE_JOB_DIR" in os.environ else [ranks[0] for ranks in self.layout.nodes[1:]]
+        others = [] if is_launched() else [ranks[0] for ranks in self.layout.nodes[1:]]
         lines, unwatched = open_lifelines(self.transport, others) if others else (Lifelines({}), [])
         self.record["unwatched"] = unwatched
         if unwatched and self.rank == 0:
@@ -163,6 +161,12 @@ class World:
         place = str(Path("/proc/self/ns/pid").readlink()) if Path("/proc/self/ns/pid").exists() else ""
         found = node.allgather_object((self.rank, os.getpid(), place))
         return {r: pid for r, pid, where in found if r != self.rank and where == place and alive(pid)}
+
+    def add_plan(self, plan: GradientPlan, owner: object) -> None:
+        """Know it while the owner has it."""
+        plan.belong_to(owner)
+        self.plans[plan] = plan.describe()
+        self.record["plans"] = [told for one, told in list(self.plans.items()) if not one.retired]
 
     def _pending_keys(self) -> list[str]:
         return [key for runtime in self._runtimes() for key in runtime.engine.pending_keys()]
@@ -310,7 +314,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         process.set_local_rank(local_rank())
         world.watchdog.start()
         _install_hooks()
-        _tell_launcher(world)
+        launched.tell_up(world.rank)
         _record_what_is_asked()
 
 
@@ -360,7 +364,7 @@ def _leave(reason: str, *, exits: bool = False) -> None:
         world, _world = _world, None
         world.close(reason)  # first: others may wait for this rank
         _closed.append(world)
-        _write_job_file(world, "down", "")
+        launched.tell(world.rank, "down", "")
         try:
             _end_timeline(world, exits=exits)
         except Exception as error:  # the work itself has come to its end
@@ -506,11 +510,10 @@ def _end_timeline(world: World, *, exits: bool = False) -> None:
         words.say_complete()
         return
     together = words.all_complete()
-    launched = "FARANDOLE_JOB_DIR" in os.environ
-    if launched and exits and path == timeline.path_from_environment():
+    if is_launched() and exits and path == timeline.path_from_environment():
         return
     # After a crash the launcher merges what there is, once every rank has ended.
-    if together or not launched:
+    if together or not is_launched():
         timeline.merge_parts(path, keep_parts=not together)
         if not together:
             _say(
@@ -529,15 +532,7 @@ def _install_hooks() -> None:
     _hooks_installed = True
     atexit.register(_at_exit)
     os.register_at_fork(after_in_child=_forget)
-    previous = sys.excepthook
-
-    def hook(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:  # pragma: no cover - the process ends here
-        previous(kind, error, trace)
-        _end_everyone(kind, error)
-
-    sys.excepthook = hook
+    watch_for_uncaught(lambda: None if _world is None else _world.transport)
 
 
 def _forget() -> None:
@@ -550,50 +545,9 @@ def _forget() -> None:
             process_set.detach()
 
 
-def _end_everyone(kind: type[BaseException], error: BaseException) -> None:
-    world = _world
-    if world is None or world.size == 1:
-        return
-    report = {
-        "rank": world.rank,
-        "type": kind.__name__,
-        "message": str(error),
-        "traceback": "".join(traceback.format_exception(error)),
-        "consequence": isinstance(error, RankFailedError | EngineStopped),
-    }
-    _write_job_file(world, "exception.json", json.dumps(report))
-    timeline.stop()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if "FARANDOLE_JOB_DIR" in os.environ:
-        # The launcher ends the others, and says why; MPI's abort would take its voice away.
-        os._exit(1)
-    world.transport.abort(1)
-
-
 def _at_exit() -> None:
     _leave("has exited", exits=True)
 
 
-def _tell_launcher(world: World) -> None:
-    _write_job_file(world, "up", str(os.getpid()))
-    _write_job_file(world, "segments", "\n".join(_shared_segments()))
-
-
 def _say(text: str) -> None:
     print(f"farandole: {text}", file=sys.stderr, flush=True)
-
-
-def _shared_segments() -> list[str]:
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return []
-    return sorted({line.split()[5] for line in maps.read_text().splitlines() if " /dev/shm/" in line})
-
-
-def _write_job_file(world: World, what: str, text: str) -> None:
-    folder = os.environ.get("FARANDOLE_JOB_DIR")
-    # The launcher counts all ranks, init(comm=...) those it was given.
-    rank = os.environ.get("FARANDOLE_LAUNCH_RANK", world.rank)
-    if folder and Path(folder).is_dir():
-        (Path(folder) / f"rank.{rank}.{what}").write_text(text)

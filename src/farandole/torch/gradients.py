@@ -15,7 +15,7 @@ a mark; all ranks see the mark, take the parameter out of the plan, and from the
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,7 +140,8 @@ class GradientReducer:
         self._label = label
         self._name = name
         self._slots = [_Slot(name, p) for name, p in backward_order(parameters, settings.groups)]
-        self._hooked: set[int] = set()
+        self._hooks: dict[int, Any] = {}
+        weakref.finalize(self, _remove_all, self._hooks.values()).atexit = False
         self._in_flight = False
         self._steps = 0
         self.pending = False
@@ -154,8 +155,6 @@ class GradientReducer:
         """A plan of all gradients that are not sparse, and each one's place in it. Collective."""
         planned = [slot for slot in self._slots if not slot.sparse]
         plan = self._make_plan(planned)
-        # Whoever drops the optimizer drops its threads and windows; the communicators need all ranks.
-        weakref.finalize(self, plan.retire).atexit = False
         for place, slot in enumerate(planned):
             slot.place = place
             buffer = plan.buffer(place)
@@ -192,8 +191,7 @@ class GradientReducer:
                 team=Team(threads=allowed, stats_every=team.stats_every),
                 bucket_bytes=bucket_bytes,
             )
-        current().plans.add(plan)
-        current().record.setdefault("plans", []).append(plan.describe())
+        current().add_plan(plan, self)
         return plan
 
     def _entry(self, slot: _Slot) -> Entry:
@@ -209,10 +207,9 @@ class GradientReducer:
         """Also for parameters that have come to require a gradient since."""
         me = weakref.ref(self)
         for index, slot in enumerate(self._slots):
-            if index not in self._hooked and slot.parameter.requires_grad:
-                self._hooked.add(index)
+            if index not in self._hooks and slot.parameter.requires_grad:
                 parameter: Any = slot.parameter
-                parameter.register_post_accumulate_grad_hook(_hook(me, index))
+                self._hooks[index] = parameter.register_post_accumulate_grad_hook(_hook(me, index))
 
     def produced(self, index: int) -> None:
         """Backward has added to a gradient."""
@@ -343,7 +340,7 @@ class GradientReducer:
             self._forget_gathered(found)
             raise
         if found:
-            self._plan.close()
+            self._plan.retire()
             self._plan = self._open_plan()
         self._register_hooks()
         if changed:
@@ -472,8 +469,10 @@ class GradientReducer:
     def statistics(self) -> Any:
         return self._plan.statistics
 
-    def close(self) -> None:
-        self._plan.close()
+    def retire(self) -> None:
+        """Reduce nothing more, on this rank."""
+        self._plan.retire()
+        _remove_all(self._hooks.values())
 
 
 def _hook(owner: weakref.ref[GradientReducer], index: int) -> Any:
@@ -483,6 +482,11 @@ def _hook(owner: weakref.ref[GradientReducer], index: int) -> Any:
             reducer.produced(index)
 
     return produced
+
+
+def _remove_all(hooks: Iterable[Any]) -> None:
+    for hook in hooks:
+        hook.remove()
 
 
 def _version(p: torch.Tensor) -> int:

@@ -103,7 +103,7 @@ class _Distributed(torch.optim.Optimizer):
         if old.pending:
             raise AssertionError("add_param_group() with gradients one step late on their way: call drain() first")
         super().add_param_group(param_group)
-        old.close()
+        old.retire()
         parameters = _named(self.param_groups, self._farandole_names)
         self._farandole_reducer = GradientReducer(type(self).__name__, parameters, old.settings)
 

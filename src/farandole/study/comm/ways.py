@@ -96,9 +96,9 @@ def _allreduce(count: int, group: Group) -> list[Way]:
 
 def _gradient(count: int, group: Group) -> Way:
     """As DistributedOptimizer reduces one parameter's gradient, with nothing to hide it behind."""
-    size = group.size
+    size, runtime = group.size, group.process_set.runtime()
     plan = GradientPlan(
-        group.process_set.runtime(), _LABEL, [Entry("gradient", DTYPE.name, (count,))], staged=False,
+        runtime, _LABEL, [Entry("gradient", DTYPE.name, (count,))], staged=False,
         how=Reduction("sum", 1.0, size), team=Team(threads=threads_allowed(1, mpi.thread_level())),
     )  # fmt: skip
     array = plan.buffer(0)
@@ -112,8 +112,12 @@ def _gradient(count: int, group: Group) -> Way:
         plan.finish()
         return array if result is None else result
 
+    def close() -> None:
+        plan.retire()
+        runtime.free_plans([_LABEL])
+
     # Averaged in place: from the second call on every rank hands in the average.
-    return Way(name=GRADIENT, call=call, expected=(size + 1) / 2, close=plan.close)
+    return Way(name=GRADIENT, call=call, expected=(size + 1) / 2, close=close)
 
 
 def _broadcast(count: int, group: Group) -> list[Way]:
