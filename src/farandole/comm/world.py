@@ -127,6 +127,7 @@ class World:
         self.node, self.local_rank = self.layout.place(self.rank)
         self.local_size = len(self.layout.nodes[self.node])
         self.sets: dict[int, ProcessSet] = {}
+        self.alone: list[ProcessSet] = []  # of this rank, where it trains outside a set
         self.plans: weakref.WeakSet[GradientPlan] = weakref.WeakSet()
         self.next_set = 0
         self._remains: list[Remains] = []
@@ -239,7 +240,7 @@ class World:
         for plan in list(self.plans):
             plan.retire()
         self.watchdog.stop(reason)
-        for process_set in self.sets.values():
+        for process_set in [*self.sets.values(), *self.alone]:
             if process_set.included():
                 process_set.runtime().close(reason)
                 self._remains.append(process_set.runtime().remains())

@@ -309,7 +309,7 @@ class GradientReducer:
 
     def _reduced_twice(self, slot: _Slot) -> AssertionError:
         return AssertionError(
-            f"the gradient of {slot.name} was reduced already, by synchronize() or a look at param_groups, and op=Sum would "
+            f"the gradient of {slot.name} was reduced already, by synchronize(), and op=Sum would "
             "add it up over the ranks once more: call step() or zero_grad() before the next backward(), or set "
             "backward_passes_per_step to add gradients up locally."
         )
