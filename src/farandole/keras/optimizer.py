@@ -23,7 +23,8 @@ import keras
 
 from farandole.comm.buffers import BufferSettings
 from farandole.comm.compression import Compression, Compressor
-from farandole.comm.kernels import Op, Reduction
+from farandole.comm.gradients import reduction, taking_part
+from farandole.comm.kernels import Op
 from farandole.comm.process_sets import ProcessSet, global_process_set
 from farandole.comm.team import Team
 from farandole.errors import SettingsError
@@ -273,12 +274,13 @@ def _distribute(
 ) -> None:
     _check(optimizer, compression)
     _check_clipping(optimizer, local_layers)
+    process_set = taking_part(process_set)
     size = process_set.runtime().transport.size
     _accumulate(optimizer, passes)
     # Keras averages the passes that it accumulates, Horovod adds them up.
     multiply = 1.0 if average_passes else float(passes)
     settings = BufferSettings(
-        how=_reduction(Op(op), predivide, size, multiply),
+        how=reduction("DistributedOptimizer", op, size, predivide=predivide, multiply=multiply),
         wire=_WIRES[compression],
         process_set=process_set,
         team=team or Team(),
@@ -345,15 +347,6 @@ def _innermost(optimizer: Any) -> Any:
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
     return optimizer
-
-
-def _reduction(op: Op, predivide: float, size: int, multiply: float) -> Reduction:
-    if op not in (Op.AVERAGE, Op.SUM):
-        raise SettingsError(f"DistributedOptimizer(op={op.name}): use Average or Sum")
-    if predivide != 1.0 and op != Op.AVERAGE:
-        raise SettingsError("gradient_predivide_factor needs op=Average")
-    # Dividing before and multiplying after cancel out: sums are kept wide enough not to need it.
-    return Reduction("sum", multiply, size if op == Op.AVERAGE else 1)
 
 
 # Parts of an optimizer or a model

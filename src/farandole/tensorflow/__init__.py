@@ -58,7 +58,7 @@ from farandole.comm.world import (
     stop_timeline,
 )
 from farandole.errors import HorovodInternalError
-from farandole.tensorflow.functions import broadcast_variables
+from farandole.tensorflow.functions import broadcast_, broadcast_variables
 from farandole.tensorflow.ops import (
     allgather,
     allreduce,
@@ -98,6 +98,7 @@ __all__ = [
     "alltoall",
     "barrier",
     "broadcast",
+    "broadcast_",
     "broadcast_object",
     "broadcast_variables",
     "ccl_built",
