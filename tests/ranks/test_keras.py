@@ -270,7 +270,7 @@ def test_epochs_of_arrays_do_not_wait_for_tuning(hvd):
     """A dataset of the user's own is tuned as the user wants it."""
     import tensorflow as tf
 
-    from farandole.keras import on_tensorflow
+    from farandole.keras.private import on_tensorflow
 
     model = compiled(hvd, model_of())
     ours, tuned = on_tensorflow._Epochs, []

@@ -29,7 +29,7 @@ from farandole.torch import kernels
 from farandole.torch.compression import Compression
 from farandole.torch.gradients import GradientReducer, ReducerSettings
 
-__all__ = ["KEEPS_ABSENT", "Reducer", "prepare", "set_threads", "when_due"]
+__all__ = ["KEEPS_ABSENT", "make_reducer", "prepare", "set_threads", "when_due"]
 
 KEEPS_ABSENT = True
 """A variable without a gradient is reduced as well: another rank may have one."""
@@ -107,7 +107,7 @@ class _Watched(GradientReducer):
         return most <= 1
 
 
-class Reducer:
+class BackwardReducer:
     """Reduces the gradients of some variables. Collective to make: every rank of the set does."""
 
     alone = False
@@ -222,6 +222,9 @@ class Reducer:
             "exposed_s": found.exposed_s,
             "overlapped": overlapped,
         }
+
+
+make_reducer = BackwardReducer
 
 
 def when_due(is_due: Any, reduce: Any, grads: list[Any]) -> list[Any]:
