@@ -26,7 +26,6 @@ from farandole.comm.buffers import BufferSettings, check_ended, raise_still_trai
 from farandole.errors import MismatchError, SettingsError
 from farandole.launch.environment import given_threads
 from farandole.torch import kernels
-from farandole.torch.compression import Compression
 from farandole.torch.gradients import GradientReducer, ReducerSettings
 
 __all__ = ["KEEPS_ABSENT", "make_reducer", "prepare", "set_threads", "when_due"]
@@ -35,7 +34,6 @@ KEEPS_ABSENT = True
 """A variable without a gradient is reduced as well: another rank may have one."""
 
 _STEPS_TO_TRUST = 2
-_COMPRESSION = {None: Compression.none, "float16": Compression.fp16, "bfloat16": Compression.bf16}
 
 
 class _Word(enum.IntEnum):
@@ -127,7 +125,7 @@ class BackwardReducer:
             [("(what ranks say)", self._words), *((v.path, p) for v, p in zip(variables, self._parameters))],
             ReducerSettings(
                 how=settings.how,
-                compression=_COMPRESSION[settings.wire],
+                wire=settings.wire,
                 passes=1,
                 sparse_as_dense=True,
                 process_set=settings.process_set,

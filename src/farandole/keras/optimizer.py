@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import keras
 
 from farandole.comm.buffers import BufferSettings
-from farandole.comm.compression import Compression, Compressor
+from farandole.comm.compression import Compression, Compressor, wire_of
 from farandole.comm.gradients import reduction, taking_part
 from farandole.comm.kernels import Op
 from farandole.comm.process_sets import ProcessSet, global_process_set
@@ -34,8 +34,6 @@ from farandole.keras.private import is_tried
 from farandole.keras.private.on_all import ReducedWhenDue, look_at_beginnings, reduce_before_overflow
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "local_variables"]
-
-_WIRES = {Compression.none: None, Compression.fp16: "float16", Compression.bf16: "bfloat16"}
 
 
 class _Gradients:
@@ -157,7 +155,7 @@ class _Distributed:
 
     def _farandole_is_later(self: Any) -> bool:
         """Whether gradients are accumulated first."""
-        return isinstance(self, ReducedWhenDue) and bool(self.gradient_accumulation_steps)
+        return bool(self.gradient_accumulation_steps) and isinstance(self, ReducedWhenDue)
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
         gradients = self._farandole
@@ -268,7 +266,8 @@ def _distribute(
     local_layers: Sequence[Any],
     scale_local: bool,
 ) -> None:
-    _check(optimizer, compression)
+    _check(optimizer)
+    wire = wire_of(compression)
     _check_clipping(optimizer, local_layers)
     process_set = taking_part(process_set)
     size = process_set.runtime().transport.size
@@ -277,7 +276,7 @@ def _distribute(
     multiply = 1.0 if average_passes else float(passes)
     settings = BufferSettings(
         how=reduction("DistributedOptimizer", op, size, predivide=predivide, multiply=multiply),
-        wire=_WIRES[compression],
+        wire=wire,
         process_set=process_set,
         team=team or Team(),
     )
@@ -298,7 +297,7 @@ def _in_front_of(plain: type) -> type:
     return type(plain.__name__, (*front, plain), {"__class__": shown, "_farandole_plain": plain})
 
 
-def _check(optimizer: Any, compression: Any) -> None:
+def _check(optimizer: Any) -> None:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise SettingsError(
             f"DistributedOptimizer({type(optimizer).__name__}): pass a Keras 3 optimizer, "
@@ -306,8 +305,6 @@ def _check(optimizer: Any, compression: Any) -> None:
         )
     if distributed_part(optimizer) is not None:
         raise SettingsError("the optimizer is distributed already: wrap it once")
-    if compression not in _WIRES:
-        raise SettingsError(f"compression={compression}: use Compression.none, Compression.fp16 or Compression.bf16")
 
 
 def _check_clipping(optimizer: Any, local_layers: Sequence[Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from farandole.comm.buffers import BufferSettings
-from farandole.comm.compression import Compression, Compressor
+from farandole.comm.compression import Compression, Compressor, wire_of
 from farandole.comm.gradients import reduction, taking_part
 from farandole.comm.kernels import Op
 from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
@@ -19,7 +19,6 @@ from farandole.tensorflow.gradients import GraphReducer
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
-_WIRES = {Compression.none: None, Compression.fp16: "float16", Compression.bf16: "bfloat16"}
 _reducers: weakref.WeakKeyDictionary[SetRuntime, dict[Any, GraphReducer]] = weakref.WeakKeyDictionary()
 """By process set, then settings and variables: a loop makes a tape for every step, and the plan stays."""
 
@@ -144,12 +143,10 @@ def _tape(
 ) -> _Tape:
     if isinstance(tape, _Tape):
         raise SettingsError("the tape is distributed already: wrap it once")
-    if compression not in _WIRES:
-        raise SettingsError(f"compression={compression}: use Compression.none, Compression.fp16 or Compression.bf16")
     process_set = taking_part(process_set)
     settings = BufferSettings(
         how=reduction("DistributedGradientTape", op, process_set.runtime().transport.size),
-        wire=_WIRES[compression],
+        wire=wire_of(compression),
         process_set=process_set,
         team=team or Team(),
     )

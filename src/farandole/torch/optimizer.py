@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 
 import torch
 
+from farandole.comm.compression import wire_of
 from farandole.comm.gradients import reduction, taking_part
 from farandole.comm.kernels import Op
 from farandole.comm.process_sets import ProcessSet, global_process_set
 from farandole.comm.team import Team
 from farandole.errors import SettingsError
 from farandole.torch.adasum import StepsCombined
-from farandole.torch.compression import KNOWN, Compression, Compressor
+from farandole.torch.compression import Compression, Compressor
 from farandole.torch.gradients import GradientReducer, ReducerSettings
 from farandole.torch.ops import allreduce
 from farandole.torch.scaler import reduce_before_unscaling
@@ -195,14 +196,9 @@ def DistributedOptimizer(
         if ksteps:
             raise SettingsError("op=Adasum combines steps, which cannot come late: ksteps must be 0")
         return _combining_steps(optimizer, compression, process_set)
-    if compression not in KNOWN:
-        raise SettingsError(
-            f"compression={compression!r}: use Compression.none, Compression.fp16 or Compression.bf16. Gradients are "
-            "reduced where they lie, so that a compress() of your own would not be called"
-        )
     settings = ReducerSettings(
         how=reduction("DistributedOptimizer", op, size, predivide=gradient_predivide_factor, others=" or Adasum"),
-        compression=compression,
+        wire=wire_of(compression, Compression),
         passes=backward_passes_per_step,
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,

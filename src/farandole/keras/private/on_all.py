@@ -38,7 +38,7 @@ def seed_generator(make: bool = False) -> Any:
     from keras.src.backend.common import global_state
     from keras.src.random import seed_generator
 
-    found = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    found = global_state.get_global_attribute(getattr(seed_generator, "GLOBAL_SEED_GENERATOR", "global_seed_generator"))
     if found is None and make:
         before = random.getstate()
         found = seed_generator.global_seed_generator()
