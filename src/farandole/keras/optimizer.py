@@ -29,7 +29,7 @@ from farandole.comm.process_sets import ProcessSet, global_process_set
 from farandole.comm.team import Team
 from farandole.errors import SettingsError
 from farandole.keras.backend import reducing
-from farandole.keras.parts import distributed_part, innermost
+from farandole.keras.parts import distributed_part, innermost, trained_by
 from farandole.keras.private import is_tried
 from farandole.keras.private.on_all import ReducedWhenDue, look_at_beginnings, reduce_before_overflow
 
@@ -163,7 +163,7 @@ class _Distributed:
             super().apply(grads, trainable_variables)  # type: ignore[misc]
             return
         given = None if trainable_variables is None else list(trainable_variables)
-        variables = self._trainable_variables if given is None else given
+        variables = trained_by(self) if given is None else given
         with gradients.as_reduced():
             reduced = gradients.reduce(grads, variables, tell_overflow=_scales_loss(self))
             super().apply(reduced, given)  # type: ignore[misc]
@@ -176,7 +176,7 @@ class _Distributed:
         if gradients.reduced or self._farandole_is_later():
             return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
         with gradients.as_reduced():
-            reduced = gradients.reduce(grads, self._trainable_variables, tell_overflow=_scales_loss(self))
+            reduced = gradients.reduce(grads, trained_by(self), tell_overflow=_scales_loss(self))
             return super().stateless_apply(optimizer_variables, reduced, trainable_variables)  # type: ignore[misc]
 
     def finalize_variable_values(self: Any, var_list: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from farandole.keras.parts import distributed_part
+from farandole.keras.parts import distributed_part, trained_by
 from farandole.keras.private import is_tried
 
 __all__ = ["ReducedWhenDue", "look_at_beginnings", "reduce_before_overflow", "seed_generator"]
@@ -88,7 +88,7 @@ def _apply_scaled(self: Any, grads: Any, trainable_variables: Any = None) -> Non
         return
     given = None if trainable_variables is None else list(trainable_variables)
     with inner._farandole.as_reduced():
-        variables = self._trainable_variables if given is None else given
+        variables = trained_by(self) if given is None else given
         apply(self, inner._farandole.reduce(grads, variables, tell_overflow=True), given)
 
 
@@ -98,5 +98,5 @@ def _stateless_apply_scaled(self: Any, optimizer_variables: Any, grads: Any, tra
     if inner is None or inner._farandole.reduced:
         return stateless_apply(self, optimizer_variables, grads, trainable_variables)
     with inner._farandole.as_reduced():
-        reduced = inner._farandole.reduce(grads, self._trainable_variables, tell_overflow=True)
+        reduced = inner._farandole.reduce(grads, trained_by(self), tell_overflow=True)
         return stateless_apply(self, optimizer_variables, reduced, trainable_variables)
