@@ -12,7 +12,7 @@ ENV = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1", "JAX_ENABLE_X64": "0
 
 
 def on_two(function):
-    return rank_test(n=2, door="keras", env=ENV, backends=["torch", "tensorflow", "jax"], more=("torch",), timeout=90)(function)
+    return rank_test(n=2, door="keras", env=ENV, backends=["torch", "tensorflow", "jax"], more=("torch", "tensorflow"), timeout=90)(function)
 
 
 def assert_all_train(hvd, model, batch=8):
