@@ -26,7 +26,6 @@ from farandole.comm.process_sets import global_process_set
 from farandole.comm.reduce import TwoLevel
 from farandole.comm.shared import ResultWindow
 from farandole.comm.team import Team
-from farandole.torch.compression import Compression
 from farandole.torch.gradients import GradientReducer, ReducerSettings
 
 __all__ = ["measure"]
@@ -78,7 +77,7 @@ def _reducer(parameter: Parameter, size: int) -> GradientReducer:
     """As DistributedOptimizer makes it with its defaults."""
     settings = ReducerSettings(
         how=Reduction("sum", 1.0, size),
-        compression=Compression.none,
+        wire=None,
         passes=1,
         sparse_as_dense=False,
         process_set=global_process_set,

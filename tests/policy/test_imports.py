@@ -105,6 +105,12 @@ def test_rooms_import_in_one_direction() -> None:
     assert wrong == AGAINST, "an exception that nothing needs any more"
 
 
+def test_private_modules_of_keras_are_imported_in_one_room() -> None:
+    found = {module.name for module in modules() for one in module.imports() if one.is_within("keras.src")}
+    assert {name for name in found if not name.startswith("farandole.keras.private.")} == set()
+    assert found
+
+
 def test_no_cycle_among_rooms() -> None:
     assert [*TopologicalSorter(ROOMS).static_order()]
 

@@ -20,19 +20,18 @@ from typing import Any, NoReturn
 import numpy as np
 
 from farandole.comm import mpi
-from farandole.comm.agreement import making
+from farandole.comm.compression import travels_as
+from farandole.comm.gradients import open_plan
 from farandole.comm.kernels import Reduction, bfloat16
-from farandole.comm.plan import BUCKET_BYTES, Entry, GradientPlan, aligned
+from farandole.comm.plan import Entry, GradientPlan, aligned
 from farandole.comm.process_sets import ProcessSet
 from farandole.comm.reduce import phase
-from farandole.comm.team import Statistics, Team, threads_allowed
+from farandole.comm.team import Statistics, Team
 from farandole.comm.transport import AnyArray
-from farandole.comm.world import current
 from farandole.errors import MismatchError, SettingsError
 
 __all__ = ["BufferReducer", "BufferSettings", "Shape", "check_ended", "raise_still_training"]
 
-_NARROWS = ("float32", "float64")
 _ENDED = "(ranks that have ended)"
 
 
@@ -87,33 +86,23 @@ class BufferReducer:
 
     def _open_plan(self, label: str, name: str) -> GradientPlan:
         settings = self.settings
-        runtime = settings.process_set.runtime()
-        _check_threads(runtime.transport.size)
-        listed = [self._entry(shape) for shape in self.shapes]
-        op = "Sum" if settings.how.divide == 1 else "Average"
-        bucket_bytes = min(BUCKET_BYTES, current().fusion_bytes)
-        way = (
-            f"{label} with op={op}, times {settings.how.multiply:g}, compression={settings.wire}, buckets of {bucket_bytes} "
-            f"bytes, results {'in place' if self._in_place else 'in other memory'}"
+        size = settings.process_set.runtime().transport.size
+        _check_threads(size)
+        listed = [Entry(s.name, travels_as(settings.wire, s.dtype), s.shape) for s in self.shapes]
+        return open_plan(
+            self,
+            settings.process_set,
+            label,
+            name,
+            [Entry(_ENDED, "float32", (size,)), *(listed[i] for i in self._order)],
+            agreed=listed,
+            how=settings.how,
+            wire=settings.wire,
+            staged=settings.wire is not None,
+            team=settings.team,
+            in_place=self._in_place,
+            more=f"times {settings.how.multiply:g}, results {'in place' if self._in_place else 'in other memory'}",
         )
-        threads = threads_allowed(settings.team.threads, mpi.thread_level())
-        with making(settings.process_set, name, way, listed):
-            plan = GradientPlan(
-                runtime,
-                f"{label}.{name.removeprefix('plan.')}",
-                [Entry(_ENDED, "float32", (runtime.transport.size,)), *(listed[i] for i in self._order)],
-                how=settings.how,
-                staged=settings.wire is not None,
-                team=Team(threads=threads, stats_every=settings.team.stats_every),
-                bucket_bytes=bucket_bytes,
-                in_place=self._in_place,
-            )
-        current().add_plan(plan, self)
-        return plan
-
-    def _entry(self, shape: Shape) -> Entry:
-        wire = self.settings.wire if self.settings.wire and shape.dtype in _NARROWS else shape.dtype
-        return Entry(shape.name, wire, shape.shape)
 
     # A step
 

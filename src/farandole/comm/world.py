@@ -127,6 +127,7 @@ class World:
         self.sets: dict[int, ProcessSet] = {}
         self.plans: weakref.WeakKeyDictionary[GradientPlan, dict[str, Any]] = weakref.WeakKeyDictionary()
         """Of gradients, with what they are, in the order in which they were made."""
+        self.alone: list[ProcessSet] = []  # of this rank, where it trains outside a set
         self.next_set = 0
         self._remains: list[Remains] = []
         self.fusion_bytes = _setting("FUSION_THRESHOLD", _DEFAULT_FUSION_BYTES)
@@ -244,7 +245,7 @@ class World:
         for plan in list(self.plans):
             plan.retire()
         self.watchdog.stop(reason)
-        for process_set in self.sets.values():
+        for process_set in [*self.sets.values(), *self.alone]:
             if process_set.included():
                 process_set.runtime().close(reason)
                 self._remains.append(process_set.runtime().remains())

@@ -21,17 +21,15 @@ from typing import Any
 
 import torch
 
-from farandole.comm import mpi
-from farandole.comm.agreement import making
+from farandole.comm.compression import travels_as
+from farandole.comm.gradients import open_plan
 from farandole.comm.kernels import Reduction
-from farandole.comm.plan import BUCKET_BYTES, SPARSE, Entry, GradientPlan
+from farandole.comm.plan import SPARSE, Entry, GradientPlan
 from farandole.comm.process_sets import ProcessSet
 from farandole.comm.reduce import phase
 from farandole.comm.submit import Sum
-from farandole.comm.team import Team, threads_allowed
-from farandole.comm.world import current
+from farandole.comm.team import Team
 from farandole.errors import MismatchError, SettingsError
-from farandole.torch.compression import Compressor
 from farandole.torch.sparse import as_sparse, sparse_allreduce_async
 from farandole.torch.tensors import as_array, as_tensor, numpy_name, staged
 
@@ -44,8 +42,8 @@ class ReducerSettings:
 
     how: Reduction
     """Combine, multiply, divide."""
-    compression: type[Compressor]
-    """What they travel as."""
+    wire: str | None
+    """What wider floats travel as: `float16`, `bfloat16`, or None."""
     passes: int
     """Backward passes that add up before a step."""
     sparse_as_dense: bool
@@ -166,40 +164,31 @@ class GradientReducer:
         return plan
 
     def _make_plan(self, planned: list[_Slot]) -> GradientPlan:
-        runtime = self.settings.process_set.runtime()
+        settings = self.settings
         entries = [self._entry(slot) for slot in planned]
-        team = self.settings.team
-        allowed = threads_allowed(team.threads, mpi.thread_level())
-        wire = self.settings.compression.wire
         elsewhere = any(staged(slot.parameter) for slot in planned)
-        bucket_bytes = min(BUCKET_BYTES, current().fusion_bytes)
-        op = "Sum" if self.settings.how.divide == 1 else "Average"
-        place = "device" if elsewhere else "host"
-        way = (
-            f"{self._label} with op={op}, compression={wire}, ksteps={self.settings.ksteps}, "
-            f"buckets of {bucket_bytes} bytes, {place} tensors"
-        )
         # What fails before this fails on this rank alone, which must not count a plan that no other rank makes.
-        name, self._name = self._name or runtime.next_plan(), None
-        with making(self.settings.process_set, name, way, entries):
-            plan = GradientPlan(
-                runtime,
-                f"{self._label}.{name.removeprefix('plan.')}",
-                entries,
-                how=self.settings.how,
-                staged=elsewhere or wire is not None,
-                team=Team(threads=allowed, stats_every=team.stats_every),
-                bucket_bytes=bucket_bytes,
-            )
-        current().add_plan(plan, self)
-        return plan
+        name, self._name = self._name or settings.process_set.runtime().next_plan(), None
+        return open_plan(
+            self,
+            settings.process_set,
+            self._label,
+            name,
+            entries,
+            agreed=entries,
+            how=settings.how,
+            wire=settings.wire,
+            staged=elsewhere or settings.wire is not None,
+            team=settings.team,
+            more=f"ksteps={settings.ksteps}, {'device' if elsewhere else 'host'} tensors",
+        )
 
     def _entry(self, slot: _Slot) -> Entry:
         p = slot.parameter
-        wire = self.settings.compression.travels_as(p.dtype)
+        dtype = travels_as(self.settings.wire, numpy_name(p.dtype))
         layout = "" if p.is_contiguous() else f"strides {tuple(p.stride())}"
         group = self.settings.groups.get(id(p), -1)
-        return Entry(slot.name, numpy_name(wire), tuple(p.shape), layout, group)
+        return Entry(slot.name, dtype, tuple(p.shape), layout, group)
 
     # Hooks
 
@@ -306,7 +295,7 @@ class GradientReducer:
 
     def _reduced_twice(self, slot: _Slot) -> AssertionError:
         return AssertionError(
-            f"the gradient of {slot.name} was reduced already, by synchronize() or a look at param_groups, and op=Sum would "
+            f"the gradient of {slot.name} was reduced already, by synchronize(), and op=Sum would "
             "add it up over the ranks once more: call step() or zero_grad() before the next backward(), or set "
             "backward_passes_per_step to add gradients up locally."
         )

@@ -43,7 +43,7 @@ def sparse_allreduce_async(
 
 
 def as_sparse(gradient: Tensor | None, like: Tensor) -> Tensor:
-    """A gradient as rows of its parameter: what an embedding makes; none at all where there is no gradient."""
+    """A gradient as rows of its parameter, which an embedding makes; without any where there is no gradient."""
     if gradient is None:
         none = torch.empty((1, 0), dtype=torch.int64, device=like.device)
         values = torch.empty((0, *like.shape[1:]), dtype=like.dtype, device=like.device)

@@ -16,7 +16,7 @@ import jax
 import keras
 from keras.src.backend.jax.trainer import JAXTrainer
 
-from farandole.keras.optimizer import distributed_part
+from farandole.keras.parts import distributed_part
 
 __all__ = ["offer"]
 
