@@ -20,12 +20,12 @@ from torch.nn import Parameter
 
 from bench.cases import Case
 from bench.contest import Contestant, Ranks, contest
-from farandole.comm import mpi
-from farandole.comm.kernels import Reduction
-from farandole.comm.process_sets import global_process_set
-from farandole.comm.reduce import TwoLevel
-from farandole.comm.shared import ResultWindow
-from farandole.comm.team import Team
+from farandole.comm.bytes import mpi
+from farandole.comm.gradients.team import Team
+from farandole.comm.named.process_sets import global_process_set
+from farandole.comm.node.kernels import Reduction
+from farandole.comm.node.shared import ResultWindow
+from farandole.comm.node.two_level import TwoLevel
 from farandole.torch.gradients import GradientReducer, ReducerSettings
 
 __all__ = ["measure"]

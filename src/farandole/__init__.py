@@ -34,10 +34,10 @@ _NAMES = {
         "start_timeline",
         "stop_timeline",
     ),
-    "comm.process_sets": ("ProcessSet", "global_process_set"),
-    "comm.compression": ("Compression",),
-    "comm.energy": ("job_energy",),
-    "comm.probes": (
+    "comm.named.process_sets": ("ProcessSet", "global_process_set"),
+    "comm.named.compression": ("Compression",),
+    "comm.world.energy": ("job_energy",),
+    "comm.world.probes": (
         "ccl_built",
         "cuda_built",
         "ddl_built",
@@ -49,7 +49,7 @@ _NAMES = {
         "nccl_built",
         "rocm_built",
     ),
-    "comm.collectives": (
+    "comm.named.collectives": (
         "Adasum",
         "Average",
         "Max",
@@ -96,13 +96,13 @@ __all__ = ["__version__", *sorted(_HOME)]
 
 if TYPE_CHECKING:
     from farandole import observe as observe
-    from farandole.comm.collectives import *  # noqa: F403
-    from farandole.comm.compression import Compression as Compression
-    from farandole.comm.energy import job_energy as job_energy
-    from farandole.comm.probes import *  # noqa: F403
-    from farandole.comm.process_sets import ProcessSet as ProcessSet
-    from farandole.comm.process_sets import global_process_set as global_process_set
+    from farandole.comm.named.collectives import *  # noqa: F403
+    from farandole.comm.named.compression import Compression as Compression
+    from farandole.comm.named.process_sets import ProcessSet as ProcessSet
+    from farandole.comm.named.process_sets import global_process_set as global_process_set
     from farandole.comm.world import *  # noqa: F403
+    from farandole.comm.world.energy import job_energy as job_energy
+    from farandole.comm.world.probes import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:

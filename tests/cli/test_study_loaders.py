@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from farandole.cli import main
-from farandole.comm.watchdog import alive
+from farandole.comm.node.neighbours import alive
 from farandole.data.make import make
 from farandole.processes.tree import descendants
 from farandole.study.folder import StudyFolder

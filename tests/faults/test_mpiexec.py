@@ -232,7 +232,7 @@ def test_a_rank_that_dies_alone_on_its_node_ends_the_job(victim):
 def test_a_rank_says_that_it_leaves_before_it_waits_for_others_to_end_a_timeline(tmp_path):
     script = """
         import os, sys, time, numpy as np, farandole as fd
-        from farandole.comm import last_words
+        from farandole.comm.world import last_words
         last_words.MEET_S = 100
         os.environ["FARANDOLE_NODE"] = str(rank_number())
         fd.init()

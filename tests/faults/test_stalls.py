@@ -124,7 +124,8 @@ seconds = 3
 result(fd.synchronize(fd.broadcast_async(np.ones(3) + fd.rank(), 0)).tolist())  # and exits after this one
 '''),
     "a fault of the watchdog": (2, ABORT, """
-from farandole.comm import lifelines, negotiate
+from farandole.comm.world import lifelines
+from farandole.comm.named import negotiate
 from farandole.errors import StalledError
 def faulty(*arguments):
     raise RuntimeError("a fault that nobody has thought of")

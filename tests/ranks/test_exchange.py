@@ -120,7 +120,7 @@ def test_packs_end_at_the_fusion_threshold(fd):
 
 @rank_test(n=2, env={"FARANDOLE_NODE_EXCHANGE": "window"})
 def test_without_room_to_share_arrays_travel_over_mpi_and_that_is_said_once(fd):
-    from farandole.comm import shared
+    from farandole.comm.node import shared
 
     kept, shared.FOLDER = shared.FOLDER, Path("/nonexistent")
     try:
@@ -146,7 +146,7 @@ def test_memory_is_open_to_others_only_where_yama_asks_for_it_and_only_while_nei
         from pathlib import Path
         import numpy as np
         import farandole as fd
-        from farandole.comm import exchange
+        from farandole.comm.node import exchange
         agreed = set()
         exchange.YAMA, exchange._libc.prctl = Path(sys.argv[1]), lambda option, who, *_: agreed.add(who.value)
         fd.init()
@@ -171,7 +171,7 @@ def test_a_wrong_algorithm_is_named(ranks):
 
 def tiny_and_odd(fd):
     """Averages of numbers at the edges of float32, in an array large enough to be summed in one compiled call."""
-    from farandole.comm import floats
+    from farandole.comm.node import floats
 
     edges = np.float32([1e-45, 3e-45, -1e-45, 1.1e-38, 3e38, -3e38, np.inf, -np.inf, np.nan, 0.0, -0.0, 1 / 3])
     result = fd.allreduce(np.resize(np.roll(edges, fd.rank()), 1 << 20), op=fd.Average)

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from farandole.comm.kernels import NumpyKernels, Op, Reduction, kernels_for
+from farandole.comm.node.kernels import NumpyKernels, Op, Reduction, kernels_for
 
 KERNELS = NumpyKernels()
 OPERATIONS = {"sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
@@ -97,7 +97,7 @@ def test_the_last_step_is_the_others_in_one(combine, dtype, how):
 
 
 def torch_kernels(kind):
-    from farandole.comm import kernels
+    from farandole.comm.node import kernels
     from farandole.torch import kernels as door
 
     kept = dict(kernels._special)

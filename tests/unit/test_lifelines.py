@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from farandole.comm.lifelines import Lifelines, open_lifelines
+from farandole.comm.world.lifelines import Lifelines, open_lifelines
 from farandole.launch.link import Link
 
 KEY = b"of a job"
@@ -122,7 +122,7 @@ def test_the_first_ranks_of_other_nodes_are_connected_with_rank_0():
 
 
 def test_who_cannot_connect_is_named_to_all(monkeypatch):
-    monkeypatch.setattr("farandole.comm.lifelines.connect", refused)
+    monkeypatch.setattr("farandole.comm.world.lifelines.connect", refused)
     found = lines_of(3, [1, 2])
     assert [unwatched for _, unwatched in found] == [[1, 2]] * 3
     assert [lines.lost() for lines, _ in found] == [set()] * 3

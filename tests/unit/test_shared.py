@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farandole.comm import shared
-from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
-from farandole.comm.transport import LocalTransport
+from farandole.comm.bytes.transport import LocalTransport
+from farandole.comm.node import shared
+from farandole.comm.node.shared import ResultWindow, SharedBlock, SharingUnavailable
 
 
 @pytest.fixture(autouse=True)
@@ -100,8 +100,8 @@ def test_memory_is_not_shared_where_nothing_orders_what_ranks_see_of_it():
     script = """
         import platform
         platform.machine = lambda: "sparc64"
-        from farandole.comm.shared import SharedBlock
-        from farandole.comm.transport import LocalTransport
+        from farandole.comm.node.shared import SharedBlock
+        from farandole.comm.bytes.transport import LocalTransport
         SharedBlock(LocalTransport(), 4096)
     """
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True)

@@ -29,7 +29,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from farandole.checksum import crc32
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
 
 __all__ = ["BLOCK_BYTES", "Damaged", "FileSums", "Piece", "Plain", "check_file", "check_length", "read_checked", "write_pieces"]
 

@@ -47,9 +47,9 @@ from farandole.checkpoint.parts import (
 from farandole.checkpoint.store import Store
 from farandole.checkpoint.timing import Clock, SignalNotes, When
 from farandole.checkpoint.tree import Flat, describe
-from farandole.comm.collectives import allgather_object, broadcast_async_, broadcast_object, synchronize
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
+from farandole.comm.named.collectives import allgather_object, broadcast_async_, broadcast_object, synchronize
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.errors import CheckpointError
 
 __all__ = ["Checkpointer"]

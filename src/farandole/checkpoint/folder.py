@@ -24,7 +24,7 @@ from farandole.checkpoint.blocks import Damaged, check_file
 from farandole.checkpoint.manifest import Manifest
 from farandole.checkpoint.tensorfile import read_arrays, read_header
 from farandole.checkpoint.tree import ArrayInfo
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
 
 __all__ = [
     "ARRAYS",

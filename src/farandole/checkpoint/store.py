@@ -41,7 +41,7 @@ from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.lock import FolderLock
 from farandole.checkpoint.manifest import Manifest, OfAnotherVersion
 from farandole.checkpoint.tensorfile import write_arrays, write_bytes
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
 from farandole.data.cache import sync_folder
 from farandole.errors import CheckpointError
 

@@ -31,7 +31,7 @@ from farandole.checkpoint.blocks import (
 )
 from farandole.checkpoint.held import Held
 from farandole.checkpoint.tree import ArrayInfo
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
 from farandole.errors import CheckpointError
 
 __all__ = ["read_arrays", "read_header", "takes", "write_arrays", "write_bytes"]

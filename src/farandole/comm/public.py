@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from farandole.comm.collectives import (
+from farandole.comm.gradients.team import Team
+from farandole.comm.named.collectives import (
     Adasum,
     Average,
     Max,
@@ -13,20 +14,7 @@ from farandole.comm.collectives import (
     barrier,
     broadcast_object,
 )
-from farandole.comm.probes import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.team import Team
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.comm.world import (
     add_process_set,
     cross_rank,
@@ -43,6 +31,18 @@ from farandole.comm.world import (
     size,
     start_timeline,
     stop_timeline,
+)
+from farandole.comm.world.probes import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
 )
 from farandole.errors import HorovodInternalError
 

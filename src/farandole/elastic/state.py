@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from farandole.comm.collectives import broadcast_object
+from farandole.comm.named.collectives import broadcast_object
 from farandole.comm.world import rank, size
 from farandole.elastic.commits import Commit, Commits
 from farandole.elastic.hosts import change_of_hosts

@@ -12,8 +12,8 @@ from typing import Any
 
 from farandole.comm import public as _public
 from farandole.comm import world as _world
-from farandole.comm.collectives import check_buffers_match
-from farandole.comm.compression import Compression
+from farandole.comm.named.collectives import check_buffers_match
+from farandole.comm.named.compression import Compression
 from farandole.comm.public import *  # noqa: F403
 from farandole.keras import backend as _backend
 

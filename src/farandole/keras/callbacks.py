@@ -12,8 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from farandole.comm.collectives import allgather_object
-from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.named.collectives import allgather_object
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.errors import MismatchError, SettingsError
 from farandole.keras.functions import broadcast_global_variables
 from farandole.keras.parts import distributed_part, innermost

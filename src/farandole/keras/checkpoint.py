@@ -22,7 +22,7 @@ from farandole.checkpoint.checkpointer import Checkpointer as _Checkpointer
 from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.parts import Part, Progress
 from farandole.checkpoint.timing import When
-from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.errors import CheckpointError, SettingsError
 from farandole.keras.parts import innermost
 from farandole.keras.state import (

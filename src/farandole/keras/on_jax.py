@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from farandole.comm.buffers import BufferReducer, BufferSettings, Shape
+from farandole.comm.gradients.buffers import BufferReducer, BufferSettings, Shape
 from farandole.errors import SettingsError
 
 try:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from farandole.comm.buffers import BufferSettings, check_ended, raise_still_training
+from farandole.comm.gradients.buffers import BufferSettings, check_ended, raise_still_training
 from farandole.errors import MismatchError, SettingsError
 from farandole.launch.environment import given_threads
 from farandole.torch import kernels

@@ -18,9 +18,9 @@ from farandole.checkpoint.generators import NumpyRandom, PythonRandom
 from farandole.checkpoint.parts import Part
 from farandole.checkpoint.tree import ArrayInfo, Tensor, flatten, unflatten, without_tensors
 from farandole.checksum import crc32
-from farandole.comm.collectives import broadcast_object
-from farandole.comm.process_sets import ProcessSet
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
+from farandole.comm.named.collectives import broadcast_object
+from farandole.comm.named.process_sets import ProcessSet
 from farandole.errors import CheckpointError
 from farandole.keras.optimizer import local_variables
 from farandole.keras.parts import innermost

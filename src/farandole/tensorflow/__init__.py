@@ -13,8 +13,8 @@ from typing import Any
 
 from farandole.comm import public as _public
 from farandole.comm import world as _world
-from farandole.comm.collectives import check_buffers_match, join
-from farandole.comm.compression import Compression
+from farandole.comm.named.collectives import check_buffers_match, join
+from farandole.comm.named.compression import Compression
 from farandole.comm.public import *  # noqa: F403
 from farandole.tensorflow.functions import broadcast_, broadcast_variables
 from farandole.tensorflow.ops import (

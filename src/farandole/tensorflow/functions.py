@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from farandole.comm import collectives
-from farandole.comm.agreement import agree_on_gradients
-from farandole.comm.plan import Entry
-from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.gradients.agreement import agree_on_gradients
+from farandole.comm.gradients.plan import Entry
+from farandole.comm.named import collectives
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.tensorflow.gradients import call_back, name_of
 
 __all__ = ["broadcast_", "broadcast_variables"]

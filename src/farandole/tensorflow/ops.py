@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from farandole.comm import collectives, world
-from farandole.comm.compression import Compression, Compressor
-from farandole.comm.kernels import Op
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.submit import chosen_op
+from farandole.comm import world
+from farandole.comm.named import collectives
+from farandole.comm.named.compression import Compression, Compressor
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
+from farandole.comm.named.submit import chosen_op
+from farandole.comm.node.kernels import Op
 from farandole.errors import SettingsError
 from farandole.tensorflow.gradients import call_back
 

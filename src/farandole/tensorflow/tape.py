@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from farandole.comm.buffers import BufferSettings
-from farandole.comm.compression import Compression, Compressor, wire_of
-from farandole.comm.gradients import reduction, taking_part
-from farandole.comm.kernels import Op
-from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
-from farandole.comm.team import Team
+from farandole.comm.gradients.buffers import BufferSettings
+from farandole.comm.gradients.opening import reduction, taking_part
+from farandole.comm.gradients.team import Team
+from farandole.comm.named.compression import Compression, Compressor, wire_of
+from farandole.comm.named.process_sets import ProcessSet, SetRuntime, global_process_set
+from farandole.comm.node.kernels import Op
 from farandole.errors import SettingsError
 from farandole.tensorflow.gradients import GraphReducer
 

@@ -14,7 +14,7 @@ import torch as _torch
 
 from farandole.comm import public as _public
 from farandole.comm import world as _world
-from farandole.comm.collectives import join
+from farandole.comm.named.collectives import join
 from farandole.comm.public import *  # noqa: F403
 from farandole.launch.environment import given_threads as _given_threads
 from farandole.torch import checkpoint, elastic

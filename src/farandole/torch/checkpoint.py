@@ -26,9 +26,9 @@ from farandole.checkpoint.parts import Part, as_part
 from farandole.checkpoint.timing import When
 from farandole.checkpoint.tree import ArrayInfo, Tensor, replaced
 from farandole.checksum import crc32
-from farandole.comm.collectives import broadcast_object
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
+from farandole.comm.named.collectives import broadcast_object
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.errors import CheckpointError
 from farandole.torch.tensors import as_array, as_tensor
 

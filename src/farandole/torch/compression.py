@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from farandole.comm import compression
-from farandole.comm.compression import Compressor
+from farandole.comm.named import compression
+from farandole.comm.named.compression import Compressor
 from farandole.torch.tensors import numpy_name
 
 __all__ = ["Compression", "Compressor"]

@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-from farandole.comm import collectives
-from farandole.comm.collectives import broadcast_object
-from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.named import collectives
+from farandole.comm.named.collectives import broadcast_object
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.errors import SettingsError
 from farandole.optim import scaled_rate, warmup_factor
 from farandole.torch.ops import allreduce_, broadcast_async_, synchronize

@@ -21,14 +21,14 @@ from typing import Any
 
 import torch
 
-from farandole.comm.compression import travels_as
-from farandole.comm.gradients import open_plan
-from farandole.comm.kernels import Reduction
-from farandole.comm.plan import SPARSE, Entry, GradientPlan
-from farandole.comm.process_sets import ProcessSet
-from farandole.comm.reduce import phase
-from farandole.comm.submit import Sum
-from farandole.comm.team import Team
+from farandole.comm.gradients.opening import open_plan
+from farandole.comm.gradients.plan import SPARSE, Entry, GradientPlan
+from farandole.comm.gradients.team import Team
+from farandole.comm.named.compression import travels_as
+from farandole.comm.named.process_sets import ProcessSet
+from farandole.comm.named.submit import Sum
+from farandole.comm.node.kernels import Reduction
+from farandole.comm.node.two_level import phase
 from farandole.errors import MismatchError, SettingsError
 from farandole.torch.sparse import as_sparse, sparse_allreduce_async
 from farandole.torch.tensors import as_array, as_tensor, numpy_name, staged

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from farandole.comm.kernels import Op
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.submit import Average, Sum, synchronize
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
+from farandole.comm.named.submit import Average, Sum, synchronize
+from farandole.comm.node.kernels import Op
 from farandole.errors import SettingsError
 from farandole.torch.ops import grouped_allgather_async
 

@@ -20,7 +20,7 @@ from farandole.keras.parts import distributed_part
 
 __all__ = ["offer"]
 
-# From here on the node's ranks share memory for a result: see comm/algorithms.py.
+# From here on the node's ranks share memory for a result: see comm/node/algorithms.py.
 _LARGE_BYTES = 16 << 20
 
 

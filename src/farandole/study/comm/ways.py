@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 import farandole
-from farandole.comm import mpi
-from farandole.comm.kernels import Reduction
-from farandole.comm.plan import Entry, GradientPlan
-from farandole.comm.process_sets import ProcessSet
-from farandole.comm.team import Team, threads_allowed
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes import mpi
+from farandole.comm.bytes.transport import AnyArray
+from farandole.comm.gradients.plan import Entry, GradientPlan
+from farandole.comm.gradients.team import Team, threads_allowed
+from farandole.comm.named.process_sets import ProcessSet
+from farandole.comm.node.kernels import Reduction
 
 __all__ = ["DTYPE", "GRADIENT", "MPI", "NAMED", "Group", "Way", "elements", "ways"]
 
