@@ -190,6 +190,7 @@ def _energy(papers: Papers, tau: float) -> Iterator[Row]:
     models = fit_models(measured_of(_with_times(papers), up_to=48), collective="ring", tau=tau)
     known, predicted = list[_Try](), list[_Try]()
     for model, power in zip(models, fit_power([model.measured for model in models])):
+        assert power is not None
         for case in (case for case in model.measured.series.cases if case.ranks > 48):
             total_s, train_s, joules = (case.median(name) or 0.0 for name in ("total_s", "train_s", "energy_j"))
             what = f"{case.ranks} GPUs, {model.measured.series.label}"

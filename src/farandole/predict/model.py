@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from farandole.predict.comm import Network
-from farandole.predict.curves import Curve, Floats, allreduce_curves, curves_of, declared, tail_curve, whole_curves
+from farandole.predict.curves import (
+    Curve,
+    Floats,
+    allreduce_curves,
+    curves_of,
+    declared,
+    tail_curve,
+    whole_curves,
+)
 from farandole.predict.parts import Measured
 from farandole.predict.posterior import DRAWS, TAU, Change, Fit, Samples, fit, normal
 
@@ -56,7 +64,10 @@ class Model:
         return total
 
     def _x(self, part: str, ranks: int) -> float:
-        return self.measured.nodes_at(ranks) if part == "allreduce" and _over_nodes(self.measured) else float(ranks)
+        if part != "allreduce" or not self.measured.nodes_known:
+            return float(ranks)
+        # All on one node: what is beyond it is the network's.
+        return self.measured.nodes_at(ranks) if _over_nodes(self.measured) else float(min(ranks, self.measured.largest.ranks))
 
     def _across(self, nodes: float, ranks: int, otherwise: Otherwise) -> Floats:
         assert self.network is not None
@@ -77,8 +88,8 @@ def fit_models(found: Sequence[Measured], *, collective: str = "auto", network: 
         samples = {place: one for place, measured in enumerate(found) if name in names[place] and (one := _samples(measured, name)) is not None}
         for shape in dict.fromkeys(shapes[place] for place in samples):
             places = [place for place in samples if shapes[place] == shape]
-            for place, one in zip(places, _fit(name, [samples[p] for p in places], found[places[0]], shape, network)):
-                fits[place][name] = one
+            for place, fitted in zip(places, _fit(name, [samples[p] for p in places], found[places[0]], shape, network)):
+                fits[place][name] = fitted
     alone = [all(point.nodes == 1 for point in one.points) for one in found]
     return [
         Model(measured=one, collective=shape, fits=made, network=network if only else None, tau=tau)

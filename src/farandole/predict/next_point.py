@@ -6,6 +6,7 @@ beyond a larger run there is less to be wrong about.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -40,7 +41,7 @@ def _candidates(model: Model, target: int, level: float) -> list[dict[str, Any]]
 def _counts(model: Model, target: int) -> Iterator[int]:
     """Those that were measured once more, between them, and up to _FARTHEST times beyond."""
     known = [point.ranks for point in model.measured.points]
-    between = [round((low * high) ** 0.5) for low, high in zip(known, known[1:])]
+    between = [round((low * high) ** 0.5) for low, high in itertools.pairwise(known)]
     beyond = [known[-1] * factor for factor in (2, 4, _FARTHEST)]
     yield from (ranks for ranks in dict.fromkeys((*between, *known, *beyond)) if ranks < target)
 

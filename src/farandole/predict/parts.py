@@ -40,7 +40,7 @@ class Rule:
     exponent: float
 
     def at(self, ranks: float) -> float:
-        return self.value * (ranks / self.ranks) ** self.exponent
+        return self.value * math.pow(ranks / self.ranks, self.exponent)
 
     @classmethod
     def of(cls, values: Mapping[float, float]) -> Rule:

@@ -68,7 +68,8 @@ class Fit:
         doublings = max(float(np.log2(x / max(self.last, measured_to))), 0.0)
         growth = within + (beyond - within) * np.exp(tau * np.sqrt(doublings) * normal("growth"))
         spread = np.hypot(self.noise if noisy else 0.0, tau * LEVEL * np.sqrt(doublings))
-        return np.exp(self.level + spread * normal(f"{self.name} run")) * (1 - self.share + self.share * growth)
+        seconds: Floats = np.exp(self.level + spread * normal(f"{self.name} run")) * (1 - self.share + self.share * growth)
+        return seconds
 
     def _growth(self, x: float, change: Change | None) -> Floats:
         """For each draw, over that at the largest x without a change."""

@@ -76,7 +76,7 @@ def _least_training_s(measured: Measured, ranks: int) -> float:
 
 def _not_below_0(a: Floats) -> Floats:
     """The two levels that fit best, neither negative: relative errors count alike."""
-    levels: Floats = np.linalg.lstsq(a, np.ones(len(a)), rcond=None)[0]
+    levels: Floats = np.asarray(np.linalg.lstsq(a, np.ones(len(a)), rcond=None)[0], np.float64)
     for place in (0, 1):
         if levels[place] < 0:
             column = a[:, 1 - place]
