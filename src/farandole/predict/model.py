@@ -108,7 +108,7 @@ def _samples(measured: Measured, part: str) -> Samples | None:
         x, seconds = x[x > 1], seconds[x > 1]
     if part == "allreduce" and _over_nodes(measured):
         x = np.array([measured.nodes_at(int(ranks)) for ranks in x])  # 1 node shows what it takes within one
-    return Samples(x=x, seconds=seconds) if x.size else None
+    return Samples(x=x, seconds=seconds, error=measured.error(part)) if x.size else None
 
 
 def _fit(name: str, samples: Sequence[Samples], measured: Measured, shape: str, network: Network | None) -> list[Fit]:

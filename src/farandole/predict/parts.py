@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from farandole.results.cases import EMULATED, Case, Series, axis_of, cases_of, s
 from farandole.results.numbers import count
 from farandole.results.reading import Study
 from farandole.results.scaling import parts_s
+from farandole.results.schema import BUSY
 
 __all__ = ["FEWEST", "TRAINING", "WHOLES", "Measured", "Point", "Rule", "measured_of"]
 
@@ -28,6 +29,8 @@ _TIMES = ("total_s", "train_s", "epoch_s", "samples_per_s")
 _A_STEP = ("allreduce", "straggler")
 _LEAST = 1e-3
 """A part that is nowhere more than this share of the whole is put to the others."""
+_OF_MEDIANS = 1.25
+"""A median varies so much more than a mean."""
 PACED = "paced"
 
 
@@ -59,6 +62,8 @@ class Point:
     case: Case
     parts: Mapping[str, float]
     """Seconds, as measured."""
+    repeats: Sequence[Mapping[str, float]] = ()
+    """The same of every run, where there are several."""
 
     @property
     def whole_s(self) -> float:
@@ -79,8 +84,8 @@ class Measured:
     """Of the training, how much a rank does."""
     steps: Rule
     epochs: Rule | None
-    left_out: Sequence[str]
-    """What was not used, and why."""
+    remarks: Sequence[str]
+    """What was not used, and why; what was used with a caveat."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -113,6 +118,15 @@ class Measured:
         """Ranks, and the seconds of a part over its amount, where it is there."""
         known = [(point.ranks, seconds / self.amount(part, point.ranks)) for point in self.points if (seconds := point.parts.get(part, 0.0)) > 0]
         return np.array([float(ranks) for ranks, _ in known]), np.array([seconds for _, seconds in known])
+
+    def error(self, part: str) -> float:
+        """Of the seconds of a part, relative: by how much medians of as many repeats vary. 0 where nothing was repeated."""
+        found = []
+        for point in self.points:
+            values = np.log([seconds for one in point.repeats if (seconds := one.get(part, 0.0)) > 0])
+            if values.size > 1:
+                found.append(_OF_MEDIANS**2 * float(values.var(ddof=1)) / values.size)
+        return math.sqrt(float(np.mean(found))) if found else 0.0
 
     def names(self) -> list[str]:
         return list(dict.fromkeys(name for point in self.points for name, seconds in point.parts.items() if seconds > 0))
@@ -159,31 +173,33 @@ def _check(study: Study) -> None:
 
 def _measured(study: Study, series: Series, up_to: int | None, comm: bool) -> Measured:
     name = f"{study.name} ({series.label})" if series.label else study.name
-    left_out = []
+    remarks = []
     cases = [case for case in series.cases if up_to is None or case.ranks <= up_to]
     shared = [case for case in cases if case.oversubscribed and not _is_paced(case)]
     if shared:
-        left_out.append(f"oversubscribed, and not used: {_listed(shared)}")
+        remarks.append(f"oversubscribed, and not used: {_listed(shared)}")
         cases = [case for case in cases if case not in shared]
+    if busy := [case for case in cases if BUSY in case.marks]:
+        remarks.append(f"measured on a busy machine, and used: {_listed(busy)}")
     whole = next((one for one in _TIMES if sum(case.median(one) is not None for case in cases) >= FEWEST), "")
     if not whole and any(case.median("total_s") is None for case in cases):
-        left_out.append("of the others no time is known")
+        remarks.append("of the others no time is known")
     cases = [case for case in cases if case.median(whole or "total_s")]
-    _check_cases(name, cases, left_out, comm)
+    _check_cases(name, cases, remarks, comm)
     points = [_point(case, whole) for case in sorted(cases, key=lambda case: case.ranks)]
     a_rank, steps = _amounts(points, study.work)
     return Measured(
         study=study, series=series, work=study.work, whole="step_s" if whole == "samples_per_s" else whole, points=_without_crumbs(points),
-        a_rank=a_rank, steps=steps, epochs=_epochs(points), left_out=left_out,
+        a_rank=a_rank, steps=steps, epochs=_epochs(points), remarks=remarks,
     )  # fmt: skip
 
 
-def _check_cases(name: str, cases: Sequence[Case], left_out: Sequence[str], comm: bool) -> None:
+def _check_cases(name: str, cases: Sequence[Case], remarks: Sequence[str], comm: bool) -> None:
     counts = sorted({case.ranks for case in cases})
     if len(counts) < FEWEST:
         most = counts[-1] if counts else 1
         add = [most * 2**power for power in range(1, FEWEST + 1 - len(counts))] if counts else [1, 2, 4]
-        told = f" ({'; '.join(left_out)})" if left_out else ""
+        told = f" ({'; '.join(remarks)})" if remarks else ""
         raise DataError(
             f"{name} has {count(len(counts), 'rank count')} to predict from{told}; at least {FEWEST} are needed. Add --ranks {','.join(map(str, add))}, on as many cores."
         )
@@ -213,6 +229,14 @@ def _listed(cases: Sequence[Case]) -> str:
 
 
 def _point(case: Case, whole: str) -> Point:
+    runs = [replace(case, results=[result]) for result in case.results] if len(case.results) > 1 else []
+    return Point(
+        ranks=case.ranks, nodes=_nodes(case), case=case, parts=_parts(case, whole),
+        repeats=[_parts(run, whole) for run in runs if run.median(whole)],
+    )  # fmt: skip
+
+
+def _parts(case: Case, whole: str) -> dict[str, float]:
     if whole in ("total_s", "train_s"):
         parts = parts_s(case, whole)
         if case.median("train_s") and case.median("exposed_s") is None:
@@ -224,7 +248,7 @@ def _point(case: Case, whole: str) -> Point:
         parts = {"rest": case.median(whole) or 0.0}
     else:
         parts = {"rest": case.ranks * float(case.settings.get("batch_size") or 1) / (case.median(whole) or 1.0)}
-    return Point(ranks=case.ranks, nodes=_nodes(case), case=case, parts=parts)
+    return parts
 
 
 def _without_crumbs(points: Sequence[Point]) -> list[Point]:
@@ -232,12 +256,9 @@ def _without_crumbs(points: Sequence[Point]) -> list[Point]:
     names = dict.fromkeys(name for point in points for name in point.parts)
     small = [name for name in names if all(point.parts.get(name, 0.0) < _LEAST * point.whole_s for point in points)]
     return [
-        Point(
-            ranks=point.ranks, nodes=point.nodes, case=point.case,
-            parts={name: seconds for name, seconds in point.parts.items() if name not in small and seconds > 0},
-        )
+        replace(point, parts={name: seconds for name, seconds in point.parts.items() if name not in small and seconds > 0})
         for point in points
-    ]  # fmt: skip
+    ]
 
 
 def _amounts(points: Sequence[Point], work: str) -> tuple[Rule, Rule]:

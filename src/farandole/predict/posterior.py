@@ -26,6 +26,7 @@ DRAWS = 2000
 TAU = 0.24
 LEVEL = 1 / 6
 _NOISE_MIDDLE, _NOISE_SPREAD = 0.015, 0.8
+"""Of medians, unless repeats show more."""
 _NOISES: Floats = np.exp(np.linspace(np.log(0.002), np.log(0.4), 16))
 _SHARES = 61
 _STEADY = .005
@@ -38,6 +39,8 @@ class Samples:
 
     x: Floats
     seconds: Floats
+    error: float = 0.0
+    """Relative, as repeats tell it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +94,8 @@ def fit(name: str, series: Sequence[Samples], curves: Sequence[Curve], *, from_z
     """One for each series. `from_zero`: a part that one rank does not have, and may be growth alone; `steady`: one that should not grow."""
     relative = not from_zero
     grids = [_likelihood(samples, curves, from_zero=from_zero, steady=steady) for samples in series]
-    prior = np.array([curve.log_prior for curve in curves])[:, None] - 0.5 * (np.log(_NOISES / _NOISE_MIDDLE) / _NOISE_SPREAD) ** 2
+    middle = max(_NOISE_MIDDLE, *(samples.error for samples in series))
+    prior = np.array([curve.log_prior for curve in curves])[:, None] - 0.5 * (np.log(_NOISES / middle) / _NOISE_SPREAD) ** 2
     evidence = [np.logaddexp.reduce(grid.log, axis=0) for grid in grids]
     common = prior + np.sum(evidence, axis=0)
     return [_drawn(name, samples, curves, grid, common - own, relative) for samples, grid, own in zip(series, grids, evidence)]

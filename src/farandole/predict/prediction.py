@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,6 @@ class Asked:
     what_ifs: Sequence[Scenario] = ()
     level: float = 0.9
     command: str = ""
-    tau: float | None = field(default=None)
-    """Another discrepancy, for tests of it."""
 
     def __post_init__(self) -> None:
         if not self.ranks or min(self.ranks) < 1:
@@ -54,8 +52,7 @@ class Asked:
 def models_of(study: Study, asked: Asked) -> list[Model]:
     """One for each series of the study, fitted."""
     found = measured_of(study, up_to=asked.up_to, comm=asked.comm is not None)
-    tau = {} if asked.tau is None else {"tau": asked.tau}
-    return fit_models(found, collective=asked.collective, network=_network(found, asked.comm), **tau)
+    return fit_models(found, collective=asked.collective, network=_network(found, asked.comm))
 
 
 def _network(found: Sequence[Measured], comm: Path | None) -> Network | None:
@@ -165,7 +162,7 @@ def _fitted(model: Model, asked: Asked) -> dict[str, Any]:
         "settings": dict(measured.settings), "work": measured.work, "whole": measured.whole, "ranks": [point.ranks for point in measured.points],
         "measured": [{"ranks": point.ranks, "whole_s": point.whole_s, "parts": dict(point.parts)} for point in measured.points],
         "collective": model.collective or None, "collective_from": _collective_from(model, asked),
-        "held_out": _held_out(model, asked), "left_out": list(measured.left_out),
+        "held_out": _held_out(model, asked), "remarks": list(measured.remarks),
         "curve": [
             {"ranks": ranks, **interval(np.sum([*parts.values()], axis=0), asked.level),
              "parts": {name: float(np.median(seconds)) for name, seconds in parts.items()}}
@@ -206,7 +203,7 @@ def _warnings(models: Sequence[Model], fitted: Sequence[Mapping[str, Any]], aske
     largest = min(model.measured.largest.ranks for model in models)
     far = sorted({ranks for ranks in asked.ranks if ranks / largest > FAR})
     told = [f"{', '.join(f'{ranks:,}' for ranks in far)} ranks are more than {FAR:g} times the largest run: the machine may change its ways before."] if far else []
-    told += [f"{_named(model, models)}{words}." for model in models for words in model.measured.left_out]
+    told += [f"{_named(model, models)}{words}." for model in models for words in model.measured.remarks]
     if any(model.network is not None for model in models):
         told.append("No run has crossed the network: what it takes is from farandole bench comm alone, without overlap with computing.")
     missed = [model for model, one in zip(models, fitted) if one["held_out"] and not one["held_out"]["inside"]]

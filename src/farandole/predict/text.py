@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from farandole.predict.check import Row
 from farandole.predict.parts import WHOLES
 from farandole.results.cases import label_of
 from farandole.results.formats import aligned, typed
 from farandole.results.numbers import UNKNOWN, number, percent, quantity, seconds, times
 from farandole.results.scaling import CAUSES
+
+if TYPE_CHECKING:
+    from farandole.predict.check import Row
 
 __all__ = ["as_text", "check_text", "next_text", "part_words"]
 
@@ -24,7 +26,7 @@ def part_words(name: str) -> str:
 def as_text(document: Mapping[str, Any]) -> str:
     blocks = [line for fitted in document["fitted"] for line in _fitted(fitted, document)]
     told = document["what_ifs"]
-    blocks += ["", f"what if (the ratio is of {WHOLES[told[0]['whole']].removeprefix('of ')} times)", *_what_ifs(told)] if told else []
+    blocks += ["", f"what if (time {WHOLES[told[0]['whole']]}, and its ratio to the same without it)", *_what_ifs(told)] if told else []
     blocks += ["", *(f"  {line}" for line in document["warnings"])] if document["warnings"] else []
     return typed("\n".join(blocks))
 

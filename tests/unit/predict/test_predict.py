@@ -72,6 +72,26 @@ def test_a_higher_level_is_wider() -> None:
     assert high["low"] < low["low"] < low["median"] == high["median"] < low["high"] < high["high"]
 
 
+def test_repeats_that_differ_make_intervals_wider() -> None:
+    """By a fifth either way: medians of three then say less, however well they happen to lie on a curve."""
+
+    def shaken(line: dict[str, Any]) -> None:
+        figures = line["figures"]
+        more = figures["exposed_s"] * (0.8, 0.0, -0.8)[line["repeat"]]
+        for name in ("exposed_s", "train_s", "total_s"):
+            figures[name] += more
+
+    calm, rough = (predict(study(change=change), Asked(ranks=[64]))["predictions"][0]["parts"]["allreduce"] for change in (None, shaken))
+    assert rough["high"] / rough["low"] > 1.3 * calm["high"] / calm["low"]
+
+
+def test_a_busy_machine_is_told() -> None:
+    def busy(line: dict[str, Any]) -> None:
+        line["figures"]["others_share"] = 0.5 if line["settings"]["nodes"] == 2 else 0.0
+
+    assert any("busy machine, and used: 8 ranks" in words for words in predict(study(change=busy), Asked(ranks=[64]))["warnings"])
+
+
 def test_the_collective_is_recorded_or_declared_and_never_fitted() -> None:
     recorded, unknown = predict(study(), Asked(ranks=[2048])), predict(study(told=False), Asked(ranks=[2048]))
     declared = predict(study(told=False), Asked(ranks=[2048], collective="ring"))
