@@ -25,6 +25,8 @@ KIND, SCHEMA = "farandole predict", 1
 FAR = 16.0
 """From this factor beyond the largest run on a prediction comes with a warning."""
 _CURVE_POINTS = 24
+_LEAST_LOST = 0.01
+"""Of the time: of less it is not worth while to say what it went to."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -95,7 +97,7 @@ def _prediction(model: Model, power: Power | None, ranks: int, level: float, oth
     return {
         "ranks": ranks, "settings": dict(measured.settings),
         **{name: interval(known[name], level) if name in known else None for name in ("epoch_s", "total_s", "efficiency", "energy_j")},
-        "whole": measured.whole, "whole_s": interval(whole, level), "measured_s": _measured_s(measured, ranks),
+        "whole": measured.whole, "whole_s": interval(whole, level) if "efficiency" in known else None, "measured_s": _measured_s(measured, ranks),
         "energy_provenance": power.provenance if power is not None and "energy_j" in known else None,
         "parts": {name: interval(seconds, level) for name, seconds in parts.items()},
         "limited_by": _limit(measured, ranks, parts), "beyond": ranks / measured.largest.ranks, "reasons": reasons,
@@ -122,8 +124,8 @@ def _times(model: Model, ranks: int, parts: Mapping[str, Floats], whole: Floats)
         known["epoch_s"] = np.sum([seconds for name, seconds in parts.items() if name in TRAINING], axis=0) / epochs
     else:
         reasons["epoch_s"] = "the study does not tell its epochs"
-    if epochs is not None and epochs < 0.999 and "total_s" in known:
-        del known["total_s"], known["efficiency"]
+    if epochs is not None and epochs < 0.999 and measured.whole != "epoch_s":
+        known = {name: draws for name, draws in known.items() if name == "epoch_s"}
         reasons["total_s"] = reasons["efficiency"] = f"{number(epochs)} of an epoch a rank: there are fewer epochs than ranks"
     return known, reasons
 
@@ -148,7 +150,7 @@ def _limit(measured: Measured, ranks: int, parts: Mapping[str, Floats]) -> dict[
     share = _share(measured, ranks)
     excess = {name: float(np.median(seconds)) - share * measured.base.parts.get(name, 0.0) for name, seconds in parts.items()}
     lost = {name: seconds for name, seconds in excess.items() if seconds > 0}
-    if len(parts) < 2 or not lost:
+    if len(parts) < 2 or sum(lost.values()) < _LEAST_LOST * sum(float(np.median(seconds)) for seconds in parts.values()):
         return None
     name = max(lost, key=lambda one: lost[one])
     return {"part": name, "share": lost[name] / sum(lost.values())}

@@ -60,7 +60,7 @@ def _held_out(held: Mapping[str, Any] | None) -> str:
     if held is None:
         return "  largest run held out: not possible with so few rank counts"
     where = "inside" if held["inside"] else "outside"
-    return f"  largest run held out: {held['error']:+.0%}, {where} ({_interval(held['predicted_s'], seconds)} on {held['ranks']} ranks, measured {seconds(held['measured_s'])})"
+    return f"  largest run held out: {held['error']:+.1%}, {where} ({_interval(held['predicted_s'], seconds)} on {held['ranks']} ranks, measured {seconds(held['measured_s'])})"
 
 
 def _row(one: Mapping[str, Any], whole: str) -> list[str]:

@@ -65,10 +65,10 @@ class Prediction:
         lines = [line for name in names for line in _part(name, fitted, self.ranks)]
         if len(names) < 2 or not lines:
             return None
-        of = f" of {label_of(fitted['settings'])}" if fitted["settings"] else ""
+        of = f": {label_of(fitted['settings'])}" if fitted["settings"] else ""
         axes = Axes(x_label="ranks", y_label="seconds", words="How parts grow", x_ticks=sorted({*map(float, fitted["ranks"]), *map(float, self.ranks)}))
         return Figure(
-            name="predicted-parts", title=f"How parts grow{of}, predicted", caption=_largest(self.document, fitted),
+            name="predicted-parts", title=f"How parts grow, predicted{of}", caption=_largest(self.document, fitted),
             draw=lambda width: line_chart(lines, axes, width),
         )  # fmt: skip
 
@@ -81,7 +81,7 @@ class Prediction:
         levels = [
             Level(
                 label=one["what_if"], value=one["ratio"]["median"], spread=(one["ratio"]["low"], one["ratio"]["high"]), group=label_of(one["settings"]),
-                words=f"{one['what_if']}\n{times(one['ratio']['median'])} of the time\n{seconds(one['whole_s']['median'])} ({seconds(one['whole_s']['low'])}–{seconds(one['whole_s']['high'])})",
+                words="\n".join([one["what_if"], f"{times(one['ratio']['median'])} of the time", *_seconds(one["whole_s"])]),
             )
             for one in found
         ]  # fmt: skip
@@ -95,9 +95,13 @@ def prediction_of(folder: Path) -> Prediction | None:
     return Prediction(document=document) if document is not None and (document.get("kind"), document.get("schema")) == _KIND else None
 
 
+def _seconds(found: Mapping[str, float] | None) -> list[str]:
+    return [] if found is None else [f"{seconds(found['median'])} ({seconds(found['low'])}–{seconds(found['high'])})"]
+
+
 def _held(fitted: Mapping[str, Any]) -> str:
     held = fitted["held_out"]
-    return f"The largest run, predicted from the others: {held['error']:+.0%}, {'inside' if held['inside'] else 'outside'} of its interval."
+    return f"The largest run, predicted from the others: {held['error'] or 0.0:+.1%}, {'inside' if held['inside'] else 'outside'} of its interval."
 
 
 def _part(name: str, fitted: Mapping[str, Any], asked: Sequence[int]) -> list[Line]:
