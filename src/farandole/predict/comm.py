@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from farandole.errors import DataError
-from farandole.predict.curves import Curve
+from farandole.predict.curves import LATENCY, Curve
 from farandole.predict.posterior import Change
 from farandole.results.runs import read_json
 
 __all__ = ["Network", "read_network"]
 
 _KIND = "farandole bench comm"
-_LATENCY = {"tree": "log", "table": "table"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +35,9 @@ class Network:
         """Of a step's allreduce between `nodes`."""
         x, at = np.array([nodes]), np.array([self.nodes])
         found = 0.0
-        for name, seconds in ((_LATENCY.get(collective, "linear"), self.latency_s), ("bandwidth", self.bandwidth_s)):
+        for name, seconds in ((LATENCY.get(collective, "linear"), self.latency_s), ("bandwidth", self.bandwidth_s)):
             curve = Curve(terms=((name, 1.0),))
-            there = curve.at(x, change.factors if change else None, change.latency if change else "")
+            there = curve.at(x, change.factors if change else None, change.swaps if change else None)
             found += seconds * float(there[0] / curve.at(at)[0])
         return found
 

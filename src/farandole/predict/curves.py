@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["COLLECTIVES", "MANY_NODES", "Curve", "allreduce_curves", "curves_of", "declared", "tail_curve", "whole_curves"]
+__all__ = ["COLLECTIVES", "LATENCY", "MANY_NODES", "Curve", "allreduce_curves", "curves_of", "declared", "tail_curve", "whole_curves"]
 
 Floats = NDArray[np.float64]
 
@@ -54,11 +54,11 @@ class Curve:
     own: Callable[[Floats], Floats] | None = None
     """Of the basis `own`: a power, or the measured tail of step times."""
 
-    def at(self, x: Floats, factors: Mapping[str, float] | None = None, latency: str = "") -> Floats:
-        """`factors` multiply bases; `latency` replaces that of the collective: what another one would take."""
+    def at(self, x: Floats, factors: Mapping[str, float] | None = None, swaps: Mapping[str, str] | None = None) -> Floats:
+        """`factors` multiply bases; `swaps` put others in their place: what another collective would take."""
         found = np.zeros_like(x)
         for name, weight in self.terms:
-            basis = latency if latency and name in ("linear", "log", "table") else name
+            basis = (swaps or {}).get(name, name)
             function = self.own if basis == "own" and self.own is not None else _BASES[basis]
             found = found + weight * (factors or {}).get(name, 1.0) * function(x)
         return found
@@ -94,16 +94,18 @@ def whole_curves(collective: str, most: float) -> list[Curve]:
     return mixed if collective else [*_powers(_steps(0.0, 1.0, 21)), *mixed]
 
 
-_LATENCIES = {"ring": ("linear",), "two-level": ("linear",), "tree": ("log",), "table": ("table",), "": ("linear", "log")}
+LATENCY = {"ring": "linear", "two-level": "linear", "tree": "log", "table": "table", "auto": "table"}
+"""The basis of a collective's latency."""
 
 
 def allreduce_curves(collective: str, most: float, latency_share: tuple[float, float] | None = None) -> list[Curve]:
     """Latency and bandwidth. `latency_share` at `most`, with its width, is what `farandole bench comm` has found."""
-    curves = [curve for latency in _LATENCIES[collective] for curve in _mixed("bandwidth", latency, most, _MIXES, odds=True)]
+    latencies = (LATENCY[collective],) if collective else ("linear", "log")
+    curves = [curve for latency in latencies for curve in _mixed("bandwidth", latency, most, _MIXES, odds=True)]
     if latency_share is None:
         return curves
     middle, width = latency_share
-    priors = [-0.5 * ((share - middle) / width) ** 2 for _ in _LATENCIES[collective] for share in _odds(_MIXES)]
+    priors = [-0.5 * ((share - middle) / width) ** 2 for _ in latencies for share in _odds(_MIXES)]
     return [Curve(terms=curve.terms, log_prior=prior) for curve, prior in zip(curves, priors)]
 
 

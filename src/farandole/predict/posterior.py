@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from statistics import NormalDist
 
@@ -45,10 +45,10 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """What a part would be otherwise: its bases times factors, another latency."""
+    """What a part would be otherwise: its bases times factors, others in their place."""
 
-    factors: Mapping[str, float]
-    latency: str = ""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    swaps: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,8 @@ class Fit:
 
     def _growth(self, x: float, change: Change | None) -> Floats:
         """For each draw, over that at the largest x without a change."""
-        factors, latency = (change.factors, change.latency) if change else ({}, "")
-        here = np.array([curve.at(np.array([x / self.first]), factors, latency)[0] for curve in self.curves])
+        factors, swaps = (change.factors, change.swaps) if change else (None, None)
+        here = np.array([curve.at(np.array([x / self.first]), factors, swaps)[0] for curve in self.curves])
         last = np.array([curve.at(np.array([self.last / self.first]))[0] for curve in self.curves])
         ratio: Floats = (here / np.where(last > 0, last, 1.0))[self.curve]
         return ratio

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from farandole.errors import SettingsError
-from farandole.predict.curves import COLLECTIVES
+from farandole.predict.curves import COLLECTIVES, LATENCY
 from farandole.predict.model import Model, Otherwise
 from farandole.predict.posterior import Change
 from farandole.results.scaling import CAUSES
 
 __all__ = ["Scenario", "applied", "is_so", "parse"]
 
-_LATENCY = {"ring": "linear", "two-level": "linear", "tree": "log", "auto": "table"}
 _BYTES = {"fp32": 1.0, "bf16": 0.5, "fp16": 0.5, "fp8": 0.25}
 _PARTS = tuple(cause.name for cause in CAUSES if cause.name != "rest")
 _GROWTH = ("bandwidth", "linear", "table", "log", "own")
@@ -47,8 +46,8 @@ def applied(scenario: Scenario, model: Model, models: Sequence[Model]) -> tuple[
         elif name == "wire":
             _change(changes, _allreduce_of(name, model), {"bandwidth": _bytes(value)})
         elif name == "collective":
-            _check_shape(value, model)
-            _change(changes, part, {}, _LATENCY[value])
+            _check_shape(value, model, part)
+            _change(changes, part, {}, {LATENCY[model.collective]: LATENCY[value]})
         elif name in _PARTS and re.fullmatch(r"[\d.]+x", value):
             factors[name] = 1 / _times(name, value)
         elif (other := _series_with("batch_size" if name == "batch" else name, value, model, models)) is not None:
@@ -70,10 +69,10 @@ def _has_allreduce(model: Model) -> bool:
     return "allreduce" in model.fits or model.network is not None
 
 
-def _change(changes: dict[str, Change], part: str, factors: Mapping[str, float], latency: str = "") -> None:
-    before = changes.get(part, Change(factors={}))
+def _change(changes: dict[str, Change], part: str, factors: Mapping[str, float], swaps: Mapping[str, str] | None = None) -> None:
+    before = changes.get(part, Change())
     both = {name: before.factors.get(name, 1.0) * factors.get(name, 1.0) for name in {*before.factors, *factors}}
-    changes[part] = Change(factors=both, latency=latency or before.latency)
+    changes[part] = Change(factors=both, swaps={**before.swaps, **(swaps or {})})
 
 
 def _times(name: str, value: str) -> float:
@@ -94,15 +93,17 @@ def _bytes(value: str) -> float:
 
 def _allreduce_of(name: str, model: Model) -> str:
     if not _has_allreduce(model):
-        raise SettingsError(f"--what-if {name}: this study does not tell the allreduce from the rest. Its runs need `exposed_s` or `comm_s`.")
+        raise SettingsError(f"--what-if {name}: this study does not tell the allreduce from the rest. Its runs have to know `exposed_s`.")
     return "allreduce"
 
 
-def _check_shape(value: str, model: Model) -> None:
-    if value not in _LATENCY:
+def _check_shape(value: str, model: Model, part: str) -> None:
+    if value not in COLLECTIVES:
         raise SettingsError(f"--what-if collective={value}: there are {', '.join(COLLECTIVES)}")
     if not model.collective:
         raise SettingsError(f"--what-if collective={value}: it is not known which one was used. Add --collective ring, tree or two-level.")
+    if part != "allreduce" and model.collective not in ("ring", "two-level"):
+        _allreduce_of("collective", model)
 
 
 def _series_with(name: str, value: str, model: Model, models: Sequence[Model]) -> Model | None:

@@ -153,6 +153,15 @@ def test_an_impossible_what_if_says_what_there_is(text: str, told: str) -> None:
         ratios(two_loaders(), text)
 
 
+def test_where_a_table_has_epochs_alone_a_tree_s_latency_is_not_told_from_the_rest() -> None:
+    table = paper_study(papers_tables()["summit-2019-table6"])
+    ring = predict(table, Asked(ranks=[3072], up_to=384, collective="ring", what_ifs=[parse("collective=tree"), parse("collective=two-level")]))
+    tree, alike = ring["what_ifs"][:2]
+    assert tree["ratio"]["high"] < 0.8 and alike["ratio"] == {"low": 1.0, "median": 1.0, "high": 1.0}
+    with pytest.raises(SettingsError, match="does not tell the allreduce"):
+        predict(table, Asked(ranks=[3072], collective="tree", what_ifs=[parse("collective=ring")]))
+
+
 def with_power(line: dict[str, Any], provenance: str = "measured-node") -> None:
     """300 W a rank that computes, 100 W one that does not."""
     figures, ranks = line["figures"], line["settings"]["ranks"]
