@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from farandole.comm.bytes.waiting import Subject, blocked
+from farandole.comm.bytes.waiting import Subject, slow_waits
 from farandole.comm.node.neighbours import alive
 from farandole.comm.world.lifelines import Lifelines
 from farandole.comm.world.watchdog import (
@@ -117,12 +117,12 @@ def waiting():
     entries = []
 
     def enter(*subjects):
-        entries.extend(blocked.enter(subject, 0.0, None) for subject in subjects)
+        entries.extend(slow_waits.enter(subject, 0.0, None) for subject in subjects)
         return lambda: [entry.error and type(entry.error).__name__ for entry in entries]
 
     yield enter
     for entry in entries:
-        blocked.leave(entry)
+        slow_waits.leave(entry)
 
 
 def test_waits_without_rank_0_go_on_when_it_ends(waiting):

@@ -140,7 +140,7 @@ class World:
                     plan.tell_joined()
 
         engine.on_join = tell
-        waiting.while_waiting(drive)
+        waiting.call_while_waiting(drive)
 
     def _drive_all(self) -> None:
         """No thread of ours may: whoever waits has to take part in what others wait for, in all sets.
@@ -162,7 +162,7 @@ class World:
         return ranks
 
     def close(self, reason: str) -> None:
-        waiting.while_waiting(None)
+        waiting.call_while_waiting(None)
         # Threads that outlive the interpreter can crash it.
         for plan in list(self.plans):
             plan.retire()

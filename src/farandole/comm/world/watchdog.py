@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from farandole.comm.bytes.transport import Request, Transport
-from farandole.comm.bytes.waiting import Subject, blocked, callers
+from farandole.comm.bytes.waiting import Subject, count_callers, slow_waits
 from farandole.comm.node.neighbours import alive, death_of, know_neighbours
 from farandole.comm.world.lifelines import Lifelines
 from farandole.errors import FarandoleError, MismatchError, RankFailedError, SettingsError, StalledError
@@ -273,7 +273,7 @@ class Watchdog:
     def _report(self) -> Report:
         now = time.monotonic()
         # Of the waits of one thread, the innermost.
-        entries = {entry.thread or id(entry): entry for entry in blocked.entries()}.values()
+        entries = {entry.thread or id(entry): entry for entry in slow_waits.entries()}.values()
         waits = tuple(
             Wait(
                 entry.subject.key,
@@ -285,7 +285,7 @@ class Watchdog:
             for entry in entries
         )
         keys = frozenset(self._pending_keys()) | {wait.key for wait in waits}
-        return Report(waits, keys, frozenset(self._done_keys()), callers())
+        return Report(waits, keys, frozenset(self._done_keys()), count_callers())
 
     def _late(self, subject: Subject) -> tuple[int, ...] | None:
         """None where it cannot be known."""
@@ -307,12 +307,12 @@ class Watchdog:
             concerned = [wait.key for wait in report.waits if rank in wait.members]
             if concerned and not alive(pid):
                 for key in concerned:
-                    blocked.fail(key, death_of(pid))
+                    slow_waits.fail(key, death_of(pid))
         gone = self._lost()
         for wait in report.waits:
             if lost := gone.intersection(wait.members):
-                blocked.fail(wait.key, RankFailedError(self._here() + _loss(wait, lost)))
-        for entry in blocked.entries():
+                slow_waits.fail(wait.key, RankFailedError(self._here() + _loss(wait, lost)))
+        for entry in slow_waits.entries():
             failed = isinstance(entry.error, RankFailedError | StalledError)
             if failed and time.monotonic() - entry.failed_at > UNANSWERED_S:
                 # The wait is inside a library call that cannot be interrupted.
@@ -342,14 +342,14 @@ class Watchdog:
         if isinstance(content, Farewell):
             self._deserted = content
         elif key is not None:
-            blocked.fail(key, _ERRORS[verdict](self._here() + content))
+            slow_waits.fail(key, _ERRORS[verdict](self._here() + content))
 
     def _miss_the_hub(self, report: Report) -> None:
         """End what rank 0 has left; `report` is younger than its farewell."""
         left = {} if self._deserted is None else {0: self._deserted}
         for wait in report.waits:
             if gone_ranks(wait, {}, left):
-                blocked.fail(wait.key, RankFailedError(self._here() + _farewell(wait, left)))
+                slow_waits.fail(wait.key, RankFailedError(self._here() + _farewell(wait, left)))
 
     def _doubt_the_hub(self, report: Report) -> None:
         """Rank 0 decides nothing while it is silent: warn of it, and end what has waited too long."""
@@ -358,7 +358,7 @@ class Watchdog:
         for wait in report.waits:
             if self._settings.abort_s and wait.waited_s > self._settings.abort_s:
                 text = f"{_waited([wait])}; rank 0 does not answer; the limit is {self._settings.abort_s:g} s"
-                blocked.fail(wait.key, StalledError(self._here() + text))
+                slow_waits.fail(wait.key, StalledError(self._here() + text))
         warn_s = self._settings.warn_s
         if not warn_s or self._warned_alone:
             return
