@@ -23,7 +23,8 @@ from farandole.comm.node.neighbours import alive
 from farandole.comm.node.two_level import Layout, node_cores
 from farandole.comm.world.launched import is_launched
 from farandole.comm.world.lifelines import Lifelines, open_lifelines
-from farandole.comm.world.watchdog import StallSettings, Watchdog
+from farandole.comm.world.stall_settings import StallSettings
+from farandole.comm.world.watchdog import Watchdog
 from farandole.errors import NotInitializedError, SettingsError
 from farandole.launch.allocator import tune_allocator
 
