@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farandole.comm.named import giving_up
+from farandole.comm.named import cancellation
 from farandole.comm.named.engine import Engine
 from farandole.comm.named.letters import ANNOUNCE, FORGET, LEAVE, letters_from, message_of, verdicts_from
 from farandole.comm.named.negotiate import OperationRequest, Verdict
@@ -85,7 +85,7 @@ def test_what_is_forgotten_is_an_error():
 
 
 def test_a_coordinator_that_is_elsewhere_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(giving_up, "FORGET_S", 0.02)
+    monkeypatch.setattr(cancellation, "FORGET_S", 0.02)
     asked = []
     line = Line(1, lambda line, letters: asked.extend(asked_to_forget(letters)))
     engine, cancelled = engine_on(line)

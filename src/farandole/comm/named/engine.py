@@ -5,11 +5,11 @@ coordinator's verdict lets every rank carry it out, all in the same order. Whoev
 itself, so that a blocking call needs no other thread; a background thread drives it while asynchronous
 operations are under way, and sleeps otherwise. Nothing is polled while nothing is pending.
 
-    pending.py     the operations under way on this rank
-    letters.py     messages to and from the coordinator (negotiate.py decides what it answers)
-    executor.py    verdicts become operations that run, in one order
-    driver.py      whoever makes progress: a waiting thread, or the background thread
-    giving_up.py   operations that end before they were answered
+    pending.py       the operations under way on this rank
+    letters.py       messages to and from the coordinator (negotiate.py decides what it answers)
+    executor.py      verdicts become operations that run, in one order
+    driver.py        whoever makes progress: a waiting thread, or the background thread
+    cancellation.py  operations that end before they were answered
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 from farandole.comm.bytes.transport import Transport
 from farandole.comm.bytes.waiting import Subject, note_caller, wait_until
+from farandole.comm.named.cancellation import Cancellation
 from farandole.comm.named.driver import BackgroundThread, Driver
 from farandole.comm.named.executor import Batch, Executor
-from farandole.comm.named.giving_up import GivingUp
 from farandole.comm.named.letters import ANNOUNCE, LEAVE, open_mailbox
 from farandole.comm.named.negotiate import OperationRequest
 from farandole.comm.named.pending import Handle, Operation, PendingOperations
@@ -67,8 +67,8 @@ class Engine:
         self._driver = Driver(self._mailbox, self._executor.carry_out)
         self.advance = self._driver.advance
         """One round of progress, by whoever calls it."""
-        self._giving_up = GivingUp(self._pending, self._mailbox, self.advance, on_cancelled)
-        self._background = BackgroundThread(self._pending, self.advance, self._giving_up.give_up)
+        self._cancellation = Cancellation(self._pending, self._mailbox, self.advance, on_cancelled)
+        self._background = BackgroundThread(self._pending, self.advance, self._cancellation.give_up)
 
     def submit(self, operation: Operation, *, background: bool) -> Handle:
         """Announce an operation; with `background`, progress does not depend on the caller."""
@@ -100,7 +100,7 @@ class Engine:
         try:
             wait_until(done, self._pending.subject(handle), patient=True)
         except BaseException as error:
-            self._giving_up.give_up(handle, error)
+            self._cancellation.give_up(handle, error)
             if handle.error is not None or not isinstance(error, MismatchError):
                 raise
         if handle.error is not None:
@@ -109,7 +109,7 @@ class Engine:
 
     def drop(self, handle: Handle) -> None:
         """Nobody needs an operation any more."""
-        self._giving_up.drop(handle)
+        self._cancellation.drop(handle)
 
     def pending_keys(self) -> list[str]:
         return self._pending.keys()

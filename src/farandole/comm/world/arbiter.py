@@ -27,7 +27,7 @@ from farandole.comm.world.watchdog_messages import (
     TO_RANK0,
     UNANSWERED_S,
     Messages,
-    say,
+    print_line,
 )
 
 __all__ = ["Arbiter"]
@@ -129,7 +129,7 @@ class Arbiter:
         """One warning for waits with the same ranks, once the first is old enough, and again after twice the time."""
         warn_s = self._settings.warn_s
         if warn_s and any(wait.waited_s >= self._warn_again_s.get(wait.key, warn_s) for wait in waits):
-            say(f"stalled: {describe_waits(waits)}; {where}")
+            print_line(f"stalled: {describe_waits(waits)}; {where}")
             again_s = 2 * max(wait.waited_s for wait in waits)
             self._warn_again_s |= {wait.key: again_s for wait in waits}
 

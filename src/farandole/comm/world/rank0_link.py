@@ -14,7 +14,7 @@ from farandole.comm.world.watchdog_messages import (
     TO_RANK0,
     UNANSWERED_S,
     Messages,
-    say,
+    print_line,
 )
 
 __all__ = ["Rank0Link"]
@@ -54,7 +54,7 @@ class Rank0Link:
         oldest = max(report.waits, key=lambda wait: wait.waited_s)
         if self._settings.warn_s and not self._warned and oldest.waited_s >= self._settings.warn_s:
             self._warned = True
-            say(
+            print_line(
                 f"{self._messages.prefix}{oldest.key} has waited {oldest.waited_s:.0f} s, and rank 0 does not answer: "
                 "it is stopped or its interpreter is held"
             )

@@ -31,7 +31,7 @@ from farandole.comm.world.lifelines import Lifelines
 from farandole.comm.world.rank0_link import Rank0Link
 from farandole.comm.world.reports import Farewell, Report, ReportedWait, describe_death
 from farandole.comm.world.stall_settings import StallSettings
-from farandole.comm.world.watchdog_messages import LEFT, UNANSWERED_S, Messages, say
+from farandole.comm.world.watchdog_messages import LEFT, UNANSWERED_S, Messages, print_line
 from farandole.errors import RankFailedError, StalledError
 
 __all__ = ["Watchdog"]
@@ -129,7 +129,7 @@ class Watchdog:
             if fault not in self._faults:
                 self._faults.add(fault)
                 prefix = self._messages.prefix
-                say(f"{prefix}the watchdog goes on after a fault of its own:\n{traceback.format_exc()}")
+                print_line(f"{prefix}the watchdog goes on after a fault of its own:\n{traceback.format_exc()}")
 
     def _report(self) -> Report:
         # Of the waits of one thread, the innermost.
@@ -183,4 +183,4 @@ class Watchdog:
             if self._settings.warn_s and wait.waited_s >= self._settings.warn_s and not self._warned:
                 self._warned = True
                 late = ", ".join(map(str, wait.missing or ())) or "unknown"
-                say(f"{self._messages.prefix}{wait.key} has waited {wait.waited_s:.0f} s; missing ranks: {late}")
+                print_line(f"{self._messages.prefix}{wait.key} has waited {wait.waited_s:.0f} s; missing ranks: {late}")

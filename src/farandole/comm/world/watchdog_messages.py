@@ -11,7 +11,7 @@ from farandole.comm.bytes.transport import Request, Transport
 from farandole.comm.bytes.waiting import slow_waits
 from farandole.errors import FarandoleError, MismatchError, RankFailedError, StalledError
 
-__all__ = ["DEADLOCK", "FROM_RANK0", "HEARD", "LEFT", "REPORT", "STALLED", "TO_RANK0", "UNANSWERED_S", "Messages", "say"]
+__all__ = ["DEADLOCK", "FROM_RANK0", "HEARD", "LEFT", "REPORT", "STALLED", "TO_RANK0", "UNANSWERED_S", "Messages", "print_line"]
 
 # How long an answer may take: rank 0's, or that of a wait that was told to end.
 UNANSWERED_S = 5.0
@@ -53,9 +53,9 @@ class Messages:
 
     def abort(self, text: str) -> None:
         """End the job: a wait is inside a library call that cannot be interrupted."""
-        say(f"{text}: ending the job")
+        print_line(f"{text}: ending the job")
         self._transport.abort(1)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     print(f"farandole: {text}\n", end="", file=sys.stderr, flush=True)  # in one write: ranks' lines must not mix

@@ -11,13 +11,13 @@ from farandole.comm.named.letters import FORGET, WITHDRAW, Mailbox
 from farandole.comm.named.pending import Handle, PendingOperations
 from farandole.errors import MismatchError
 
-__all__ = ["GivingUp"]
+__all__ = ["Cancellation"]
 
 # How long a rank that gives an operation up asks whether it is under way already: the coordinator may be elsewhere.
 FORGET_S = 0.5
 
 
-class GivingUp:
+class Cancellation:
     """Ends operations with an error, or because nobody needs them any more."""
 
     def __init__(
