@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from farandole.comm.bytes.transport import AnyArray
 from farandole.comm.named.adasum import AdasumReduce
-from farandole.comm.named.engine import Engine, Handle, Operation
+from farandole.comm.named.engine import Engine
 from farandole.comm.named.operations import (
     Allgather,
     Allreduce,
@@ -24,6 +24,7 @@ from farandole.comm.named.operations import (
     Reducescatter,
     shares,
 )
+from farandole.comm.named.pending import Handle, Operation
 from farandole.comm.named.process_sets import SetRuntime
 from farandole.comm.node.kernels import Op
 from farandole.errors import SettingsError
