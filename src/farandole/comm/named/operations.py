@@ -18,8 +18,8 @@ from farandole.comm.bytes.transport import AnyArray
 from farandole.comm.named.engine import Operation
 from farandole.comm.named.lane import NATIVE_BYTES, Lane
 from farandole.comm.named.negotiate import Request, Verdict
-from farandole.comm.node.kernels import Op, Reduction, bfloat16, kernels_for
-from farandole.comm.node.two_level import phase
+from farandole.comm.node.arithmetic import Op, Reduction, bfloat16, kernels_for
+from farandole.comm.node.spans import phase
 from farandole.errors import SettingsError
 
 __all__ = [
