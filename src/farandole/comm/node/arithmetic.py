@@ -29,8 +29,8 @@ from farandole.comm.bytes.transport import AnyArray
 from farandole.comm.node.exchange import WORDS
 
 __all__ = [
-    "LEAST_BYTES", "Kernels", "NumpyKernels", "Op", "Reduction", "bfloat16", "combine", "combine_arrays", "compiled_scratch",
-    "goes_at_once", "goes_compiled", "is_compiled", "kernels_for", "load", "prepare", "sum_slices", "use_kernels",
+    "LEAST_BYTES", "Kernels", "NumpyKernels", "Op", "Reduction", "bfloat16", "combine", "combine_arrays", "goes_at_once",
+    "goes_compiled", "is_compiled", "kernels_for", "load", "prepare", "scratch_for", "sum_slices", "use_kernels",
 ]  # fmt: skip
 
 # Below, a call more or less of the interpreter's is what counts, and no program should wait for the compiler.
@@ -191,8 +191,8 @@ class Scratch(NamedTuple):
 _of_thread = threading.local()
 
 
-def _scratch(dtype: np.dtype[Any], *, compiled: bool = False) -> Scratch:
-    """This thread's, which it keeps; compiled functions see 16-bit floats as words."""
+def scratch_for(dtype: np.dtype[Any], *, compiled: bool = False) -> Scratch:
+    """What this thread keeps, for array operations or a compiled call, which sees 16-bit floats as words."""
     kept: dict[Any, Scratch] = _of_thread.__dict__
     key = (dtype, compiled)
     if key not in kept:
@@ -210,7 +210,7 @@ def combine(
 
     `parts(start, stop, reads)` has these elements of each array, in turn: in `reads[0]` and `reads[1]`, or where they are.
     """
-    kernels, scratch = kernels_for(out.dtype), _scratch(out.dtype)
+    kernels, scratch = kernels_for(out.dtype), scratch_for(out.dtype)
     step = scratch.total.size
     for start in range(0, out.size, step):
         stop = min(start + step, out.size)
@@ -230,20 +230,6 @@ def _combine_chunk(
         else:
             kernels.add(how.combine, total, array)
         so_far = total
-
-
-def combine_arrays(how: Reduction, arrays: Sequence[AnyArray], out: AnyArray) -> None:
-    """out = arrays of this process combined in their order, and scaled; `out` may be one of them."""
-
-    def parts(start: int, stop: int, _: AnyArray) -> Iterator[AnyArray]:
-        for array in arrays:
-            yield array[start:stop]
-
-    if goes_compiled(out.nbytes, out.dtype, how):
-        addresses = np.array([array.ctypes.data for array in arrays], np.int64)
-        sum_slices(np.zeros(len(arrays), np.int64), addresses, out, how, stream=False)
-    else:
-        combine(how, len(arrays), parts, out)
 
 
 @functools.cache
@@ -283,11 +269,6 @@ def goes_at_once(array: AnyArray, how: Reduction) -> bool:
     return array.dtype not in _SIXTEEN_BIT and goes_compiled(array.nbytes, array.dtype, how)
 
 
-def compiled_scratch(dtype: np.dtype[Any]) -> Scratch:
-    """This thread's memory for compiled functions."""
-    return _scratch(dtype, compiled=True)
-
-
 def prepare(dtype: np.dtype[Any]) -> None:
     """Compile what this type needs now, and not in the first step."""
     if not goes_compiled(LEAST_BYTES, dtype, Reduction("sum")):
@@ -295,8 +276,8 @@ def prepare(dtype: np.dtype[Any]) -> None:
     nothing, pids = np.empty(0, dtype), np.zeros(2, np.int64)
     sum_slices(pids, pids, nothing, Reduction("sum"), stream=False)
     if dtype not in _SIXTEEN_BIT:
-        board = np.zeros((WORDS, 1, 2), np.int64)
-        load()[0].reduce_posted(board, 0, 0, 1, pids, 0, nothing, *compiled_scratch(dtype), 1.0, 1.0, 0, False)
+        board, scratch = np.zeros((WORDS, 1, 2), np.int64), scratch_for(dtype, compiled=True)
+        load()[0].reduce_posted(board, 0, 0, 1, pids, 0, nothing, *scratch, 1.0, 1.0, 0, False)
 
 
 def sum_slices(pids: AnyArray, addresses: AnyArray, out: AnyArray, how: Reduction, *, stream: bool) -> int | None:
@@ -304,7 +285,7 @@ def sum_slices(pids: AnyArray, addresses: AnyArray, out: AnyArray, how: Reductio
 
     Slice i is at `addresses[i]` of the process `pids[i]`, this one for 0. Returns which could not be read, if any.
     """
-    functions, scratch = load()[0], compiled_scratch(out.dtype)
+    functions, scratch = load()[0], scratch_for(out.dtype, compiled=True)
     multiply, divide = map(scratch.total.dtype.type, how.factors)
     if out.dtype in _SIXTEEN_BIT:
         brain = out.dtype == bfloat16
@@ -312,3 +293,17 @@ def sum_slices(pids: AnyArray, addresses: AnyArray, out: AnyArray, how: Reductio
     else:
         failed = functions.sum_slices(pids, addresses, out, *scratch, multiply, divide, stream)
     return None if failed < 0 else failed
+
+
+def combine_arrays(how: Reduction, arrays: Sequence[AnyArray], out: AnyArray) -> None:
+    """out = arrays of this process combined in their order, and scaled; `out` may be one of them."""
+
+    def parts(start: int, stop: int, _: AnyArray) -> Iterator[AnyArray]:
+        for array in arrays:
+            yield array[start:stop]
+
+    if goes_compiled(out.nbytes, out.dtype, how):
+        addresses = np.array([array.ctypes.data for array in arrays], np.int64)
+        sum_slices(np.zeros(len(arrays), np.int64), addresses, out, how, stream=False)
+    else:
+        combine(how, len(arrays), parts, out)

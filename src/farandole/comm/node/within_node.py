@@ -16,10 +16,10 @@ from farandole.comm.bytes.waiting import spins
 from farandole.comm.node.arithmetic import (
     Reduction,
     combine,
-    compiled_scratch,
     goes_at_once,
     goes_compiled,
     load,
+    scratch_for,
     sum_slices,
 )
 from farandole.comm.node.exchange import POSTED, REDUCED, RELEASED, DirectExchange, Exchange
@@ -69,7 +69,7 @@ class WithinNode:
         Each rank makes a slice of `step` elements. Returns the word of the board that this rank has marked last:
         `RELEASED` (done), `REDUCED` or none.
         """
-        functions, board, scratch = load()[0], self._board, compiled_scratch(work.source.dtype)
+        functions, board, scratch = load()[0], self._board, scratch_for(work.source.dtype, compiled=True)
         marked, failed = functions.reduce_posted(
             board.words, work.slot, board.rank, work.sequence, direct.others, step, work.result,
             *scratch, *work.how.factors, spins(), shared,
