@@ -97,6 +97,8 @@ class Workload:
     """(parameters, folder) -> samples. Every rank calls it, and must get the same data."""
     prepare: Callable[[Any, Path], None] | None = None
     """(parameters, folder): runs once before any rank loads, for a download or an unpacking."""
+    folder_optional: bool = False
+    """Whether `load` makes data of its own where nobody names a folder, for which it gets None."""
     files: TableSet | None = None
     """Tables in a known layout, of which `farandole data make` writes synthetic ones."""
     on_request: Collection[str] = ()

@@ -50,6 +50,8 @@ class RankRecord:
     """Of steps by which the speed of training is judged: see `Epochs.steady_s`."""
     communication: dict[str, float]
     peak_memory_bytes: int
+    data: dict[str, float]
+    """Seconds in which training waited for batches, and what the samples tell of making them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,7 +179,7 @@ class _Session:
         with phase("save"):
             digest = same_weights(trainer.weights())
             self._note(on_rank_0(lambda: self._save(trainer)))
-        return self._result(trainer, plan, epochs, test, digest)
+        return self._result(trainer, plan, epochs, test, digest, data)
 
     def _planned(self, data: TrainingData) -> Plan:
         if isinstance(data.train, Stream) and self._settings.parallel == "epochs":
@@ -235,7 +237,7 @@ class _Session:
         from farandole.train.rank.hooks import Epochs, ReduceRate, StopWhenNotFinite, Timeout, WarmUp
 
         settings, parameters = self._settings, self._settings.parameters
-        batches = TrainingBatches(
+        batches = self._batches = TrainingBatches(
             data.train, plan, seed=parameters.rng_seed, shuffle=parameters.shuffle, rank=self._rank, size=self._size
         )
         validation = self._shares(data.validation, plan, parameters.val_steps)
@@ -288,7 +290,9 @@ class _Session:
             return f"the model is not kept: {path} cannot be written ({getattr(error, 'strerror', None) or error})"
         return None
 
-    def _result(self, trainer: Trainer, plan: Plan, epochs: Epochs, test: dict[str, float], digest: str) -> Trained:
+    def _result(
+        self, trainer: Trainer, plan: Plan, epochs: Epochs, test: dict[str, float], digest: str, data: TrainingData
+    ) -> Trained:
         from farandole.comm.collectives import allgather_object
 
         checkpoints, spent = self._checkpoints, self._spent
@@ -300,6 +304,7 @@ class _Session:
             steady_s=epochs.steady_s(),
             communication=spent.communication(),
             peak_memory_bytes=spent.peak_memory_bytes(),
+            data={"stall_s": self._batches.stall_s, **(data.train.spent() if hasattr(data.train, "spent") else {})},
         )
         return Trained(
             plan=plan,

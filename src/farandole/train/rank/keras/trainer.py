@@ -104,7 +104,7 @@ class KerasTrainer:
     def evaluate(self, batches: EvaluationBatches) -> dict[str, float]:
         self.model.reset_metrics()
         if batches.streamed or len(batches):
-            self.model.evaluate(iter(batches) if batches.streamed else _KerasBatches(batches), verbose=0)
+            self.model.evaluate(iter(batches) if batches.in_turn else _KerasBatches(batches), verbose=0)
         return self._combined()
 
     def _combined(self) -> dict[str, float]:

@@ -1,11 +1,13 @@
-"""ResNet-18, -34 and -50 in plain torch: the layers, names and parameter counts of torchvision's.
+"""ResNet-18, -34, -50, -101 and -152 in plain torch: the layers, names and parameter counts of torchvision's.
 
 A checkpoint of torchvision's models therefore loads into these, and the other way round.
 """
 
+from __future__ import annotations
+
 from torch import Tensor, nn
 
-__all__ = ["MODELS", "BasicBlock", "Bottleneck", "ResNet", "resnet18", "resnet34", "resnet50"]
+__all__ = ["MODELS", "BasicBlock", "Bottleneck", "ResNet", "resnet101", "resnet152", "resnet18", "resnet34", "resnet50", "start_values"]
 
 
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -111,4 +113,12 @@ def resnet50(classes: int = 1000) -> ResNet:
     return ResNet(Bottleneck, (3, 4, 6, 3), classes)
 
 
-MODELS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
+def resnet101(classes: int = 1000) -> ResNet:
+    return ResNet(Bottleneck, (3, 4, 23, 3), classes)
+
+
+def resnet152(classes: int = 1000) -> ResNet:
+    return ResNet(Bottleneck, (3, 8, 36, 3), classes)
+
+
+MODELS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50, "resnet101": resnet101, "resnet152": resnet152}
