@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from farandole.workloads.cnn.trees import Beside, Chain, Conv, Dense, Dropout, Flatten, Mean, Node, Norm, Pool, Shrink, Sum
+from farandole.workloads.cnn.trees import (
+    Beside,
+    Chain,
+    Conv,
+    Dense,
+    Dropout,
+    Flatten,
+    Mean,
+    Node,
+    Norm,
+    Pool,
+    Shrink,
+    Sum,
+)
 
 __all__ = ["TREES"]
 

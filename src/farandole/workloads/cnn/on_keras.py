@@ -12,7 +12,21 @@ from keras import layers, ops
 
 from farandole.workloads.cnn import Cnn
 from farandole.workloads.cnn.nets import TREES
-from farandole.workloads.cnn.trees import Beside, Chain, Conv, Dense, Dropout, Flatten, Mean, Node, Norm, Pool, Shrink, Sum, pair
+from farandole.workloads.cnn.trees import (
+    Beside,
+    Chain,
+    Conv,
+    Dense,
+    Dropout,
+    Flatten,
+    Mean,
+    Node,
+    Norm,
+    Pool,
+    Shrink,
+    Sum,
+    pair,
+)
 from farandole.workloads.layers import dropout
 from farandole.workloads.samples import TrainingData
 

@@ -12,7 +12,21 @@ from farandole.workloads.cnn import Cnn
 from farandole.workloads.cnn.nets import TREES
 from farandole.workloads.cnn.resnet import MODELS as RESNETS
 from farandole.workloads.cnn.resnet import start_values
-from farandole.workloads.cnn.trees import Beside, Chain, Conv, Dense, Dropout, Flatten, Mean, Node, Norm, Pool, Shrink, Sum, pair
+from farandole.workloads.cnn.trees import (
+    Beside,
+    Chain,
+    Conv,
+    Dense,
+    Dropout,
+    Flatten,
+    Mean,
+    Node,
+    Norm,
+    Pool,
+    Shrink,
+    Sum,
+    pair,
+)
 from farandole.workloads.samples import TrainingData
 
 __all__ = ["accuracy", "build", "loss", "network"]
