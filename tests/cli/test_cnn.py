@@ -80,6 +80,15 @@ def test_a_file_that_is_no_jpeg_ends_all_ranks_and_is_named_once(tmp_path: Path)
     assert done.stderr.count("000005.jpg is no JPEG that can be read") == 1, done.stderr
 
 
+def test_gpt2_learns_which_tokens_come_next(tmp_path: Path) -> None:
+    done = farandole("run", "gpt2", "-n", "2", "--epochs", "4", "--threads", "1", "--no-page", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    losses = [epoch["val_loss"] for epoch in json.loads(done.stdout)["epochs"]]
+    assert losses[-1] < 0.93 * losses[0] and losses == sorted(losses, reverse=True)
+    refused = farandole("run", "gpt2", "--width", "30", "--heads", "4", cwd=tmp_path)
+    assert refused.returncode == 2 and "width=30 does not divide over heads=4 (30 % 4 = 2)" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [

@@ -1,4 +1,4 @@
-"""The CNNs: exactly the published numbers of parameters, and the same values from torch's and Keras' form of one description.
+"""The CNNs and GPT-2: exactly the published numbers of parameters, and the same values from torch's and Keras' form of one description.
 
 Asked of fresh interpreters, which build the full networks without memory for their weights.
 """
@@ -28,6 +28,11 @@ def built(name, classes, side):
 
 counts = {name: sum(p.numel() for p in built(name, net.classes, net.image_size).parameters()) for name, net in NETS.items()}
 counts["resnet50 1001"] = sum(p.numel() for p in built("resnet50", 1001, 224).parameters())
+
+from farandole.workloads.gpt2 import Gpt2
+from farandole.workloads.gpt2.model import GPT2
+with torch.device("meta"):
+    counts["gpt2-small"] = sum(p.numel() for p in GPT2(Gpt2()).parameters())
 
 def works(name, side):
     try:
@@ -110,6 +115,7 @@ def test_torch_modules_have_the_published_parameters() -> None:
         "vgg_a": 132_863_336, "vgg16": 138_357_544, "vgg19": 143_667_240, "alexnet": 61_100_840,  # torchvision
         "resnet8": 75_290, "resnet20": 269_722, "resnet110": 1_727_962, "resnet1001": 10_327_706,  # He 2015 (option A), He 2016
         "resnet50 1001": 25_559_081,  # of Cray's paper: with a class for the background
+        "gpt2-small": 124_439_808,  # OpenAI
     }  # fmt: skip
     assert too_small == [], "works with images of the least size"
     assert not_too_small == [], "and with none smaller"
