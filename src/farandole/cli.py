@@ -225,7 +225,7 @@ _VERBS = {
     "data": "farandole.workloads.command",
     "study": "farandole.study.command",
     "report": "farandole.report.command",
-    "bench": "farandole.study.comm.command",
+    "bench": "farandole.study.bench",
     "checkpoint": "farandole.checkpoint.command",
 }
 """And the module of each."""

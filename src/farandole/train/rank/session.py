@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from farandole.train.rank.hooks import EpochRecord, Epochs, Hook
     from farandole.train.rank.memory_estimate import MemoryEstimate
 
-__all__ = ["RankRecord", "Trained", "on_rank_0", "run_on_rank", "same_weights", "start", "steered_by_validation"]
+__all__ = ["RankRecord", "Trained", "on_rank_0", "run_on_rank", "same_weights", "share_of_memory", "start", "steered_by_validation"]
 
 Known = TypeVar("Known")
 
@@ -197,7 +197,7 @@ class _Session:
         """Say what the run will need before anything is loaded, and refuse what cannot fit. Collective."""
         from farandole.train.rank.memory_check import check_before_loading, text_bytes
 
-        settings, share = self._settings, self._share()
+        settings, share = self._settings, share_of_memory()
         with phase("build"):
             roles = settings.workload.roles(settings.parameters)
             shapes, text = on_rank_0(lambda: (settings.tables.shapes(settings.data_folder, roles), text_bytes(settings, roles)))
@@ -206,17 +206,10 @@ class _Session:
             )
         self._log.needs(settings, self._foreseen, share)
 
-    def _share(self) -> int:
-        """Of the memory that is free, for each rank. Collective: all ranks must decide alike."""
-        from farandole.comm.collectives import allgather_object
-        from farandole.train.rank.cgroup import available_bytes
-
-        return int(min(allgather_object(available_bytes() // self._local_size)))
-
     def _build(self, data: TrainingData, plan: Plan) -> Trainer:
         from farandole.train.rank.memory_check import check_training
 
-        settings, share = self._settings, self._share()
+        settings, share = self._settings, share_of_memory()
         self._memory = self._foreseen or check_training(settings, data, size=self._size, share=share)
         trainer = make_trainer(settings, plan, data, rank=self._rank, size=self._size)
         if (layers := trainer.layers(data)) is not None:
@@ -326,6 +319,15 @@ class _Session:
         if text:
             self._notes.append(text)
             self._log.say(f"note: {text}")
+
+
+def share_of_memory() -> int:
+    """Of what is free, for each rank. Collective: all ranks must decide alike."""
+    from farandole.comm import world
+    from farandole.comm.collectives import allgather_object
+    from farandole.train.rank.cgroup import available_bytes
+
+    return int(min(allgather_object(available_bytes() // world.local_size())))
 
 
 def same_weights(weights: Sequence[Any]) -> str:
