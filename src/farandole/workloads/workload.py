@@ -35,10 +35,14 @@ def deferred(reference: str) -> Callable[..., Any]:
     """The function `module:name`, imported when it is first called: knowing a workload loads no framework."""
     module, name = reference.split(":")
 
+    def found() -> Any:
+        return getattr(importlib.import_module(module), name)
+
     def call(*values: Any, **named: Any) -> Any:
-        return getattr(importlib.import_module(module), name)(*values, **named)
+        return found()(*values, **named)
 
     call.__name__, call.__doc__ = name, f"{reference}."
+    call.__dict__["found"] = found
     return call
 
 

@@ -47,7 +47,7 @@ print(json.dumps([counts, [name for name, net in NETS.items() if name not in dee
 """
 
 ON_KERAS = """
-import json, os, sys
+import json, os, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 os.environ["KERAS_BACKEND"] = "torch"
@@ -96,6 +96,16 @@ def furthest(name, side):
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 nets.TREES["short v2"] = nets._cifar_v2(1)
+def saved_and_loaded(name, side):
+    model = on_keras.build(Cnn(model=name, classes=3, image_size=side), data)
+    model.compile("sgd", on_keras.loss, metrics=on_keras.metrics(None, data))
+    images = np.random.default_rng(0).normal(size=(2, side, side, 3)).astype(np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/model.keras")
+        again = keras.models.load_model(f"{folder}/model.keras")
+    return again.loss.from_logits and bool(np.array_equal(model.predict(images, verbose=0), again.predict(images, verbose=0)))
+
+assert saved_and_loaded("resnet8", 8)
 print(json.dumps([{name: counts(name) for name in NETS},
                   {name: furthest(name, side) for name, side in (("resnet8", 16), ("short v2", 16), ("inception_v1", 32))}]))
 """

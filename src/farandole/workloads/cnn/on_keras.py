@@ -38,6 +38,9 @@ APPLICATIONS = {
 }  # fmt: skip
 
 
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
 def build(parameters: Cnn, data: TrainingData) -> Any:
     """(n, side, side, 3) to (n, classes), before the softmax."""
     classes, shape = parameters.classes or len(data.classes), (parameters.side, parameters.side, 3)
@@ -58,10 +61,6 @@ def _deep_calls() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(before)
-
-
-def loss(labels: Any, outputs: Any) -> Any:
-    return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
 
 
 def metrics(parameters: Cnn, data: TrainingData) -> list[Any]:

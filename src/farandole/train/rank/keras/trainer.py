@@ -195,6 +195,7 @@ def _class(name: str) -> Any:
 
 def _loss(known: KerasModel, parameters: Any) -> Any:
     given = parameters.loss if known.loss is None else known.loss
+    given = getattr(given, "found", lambda: given)()  # itself, which a saved model can name
     try:
         return keras.losses.get(given)
     except ValueError:
