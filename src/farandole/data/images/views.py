@@ -30,7 +30,8 @@ Floats = NDArray[np.float32]
 
 
 class View(Protocol):
-    size: int
+    @property
+    def size(self) -> int: ...
 
     def see(self, image: Pixels, random: np.random.Generator, out: Floats) -> None:
         """Write what there is to see of `image` into `out`, (size, size, 3)."""
@@ -43,7 +44,7 @@ class RandomView:
     """Change brightness and contrast at random."""
 
     def see(self, image: Pixels, random: np.random.Generator, out: Floats) -> None:
-        top, left, height, width = _random_part(*image.shape[:2], random)
+        top, left, height, width = _random_part(image.shape[0], image.shape[1], random)
         part = resized(image[top : top + height, left : left + width], self.size, self.size)
         np.subtract(part[:, ::-1] if random.random() < 0.5 else part, _SHIFT, out=out)
         if self.distort:
@@ -68,7 +69,7 @@ def _random_part(height: int, width: int, random: np.random.Generator) -> tuple[
     """Top, left, height and width; where no such part fits in ten tries, the largest in the middle."""
     for _ in range(_TRIES):
         area = height * width * random.uniform(*_AREAS)
-        shape = math.exp(random.uniform(*map(math.log, _SHAPES)))
+        shape = math.exp(random.uniform(math.log(_SHAPES[0]), math.log(_SHAPES[1])))
         wide, high = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
         if 0 < wide <= width and 0 < high <= height:
             return int(random.integers(height - high + 1)), int(random.integers(width - wide + 1)), high, wide

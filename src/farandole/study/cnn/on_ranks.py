@@ -14,6 +14,7 @@ from farandole.errors import FarandoleError, RankFailedError
 from farandole.study.cnn.settings import FRAMEWORKS, CnnSettings
 from farandole.study.cnn.text import Lines, Rate, lines_of
 from farandole.train.importing import frameworks_alone
+from farandole.train.rank.hooks import Hook, StopWhenNotFinite
 from farandole.train.rank.machines import threads_set
 from farandole.train.rank.running import is_first, tell_error
 from farandole.train.rank.session import on_rank_0, start
@@ -57,7 +58,6 @@ def _measured(settings: CnnSettings) -> dict[str, Any]:
     from farandole.observe.environment import environment
     from farandole.train.plan import make_plan
     from farandole.train.rank.batches import TrainingBatches
-    from farandole.train.rank.hooks import Hook, StopWhenNotFinite
     from farandole.train.rank.machines import find_machines
     from farandole.train.rank.memory_check import check_training
     from farandole.train.rank.session import share_of_memory
@@ -90,7 +90,7 @@ def _measured(settings: CnnSettings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Measuring:
+class _Measuring(Hook):
     """Times every step from the end of the one before, on this rank; rank 0 tells."""
 
     def __init__(self, settings: CnnSettings, lines: Lines, batches: Any, *, means: bool) -> None:
@@ -119,7 +119,7 @@ class _Measuring:
             self._ended = time.perf_counter()
 
     def end_batch(self, batch: int, loss: float) -> None:
-        now = time.perf_counter()
+        now = time.perf_counter()  # what is between two epochs is the next step's: batches are made anew
         self.first_s = self.first_s or now
         self._done += 1
         if self._settings.num_warmup_batches < self._done <= self._settings.steps:
@@ -128,9 +128,6 @@ class _Measuring:
             self.say(self.lines.step(self.steps_s, self.losses[-1]))
         self._mean = loss
         self._ended = time.perf_counter()
-
-    def end_epoch(self, epoch: int, metrics: dict[str, float]) -> None:
-        """The time between epochs is the next step's: batches are made anew."""
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def _plain(filters: int, size: int, stride: int = 1, padding: int = 0) -> Conv:
 
 def _alexnet(classes: int) -> Node:
     pool = Pool("max", 3, 2)
-    features = [_plain(64, 11, 4, 2), pool, _plain(192, 5, 1, 2), pool, *(_plain(n, 3, 1, 1) for n in (384, 256, 256)), pool]
+    features: list[Node] = [_plain(64, 11, 4, 2), pool, _plain(192, 5, 1, 2), pool, *(_plain(n, 3, 1, 1) for n in (384, 256, 256)), pool]
     return _chain(*features, Flatten(), Dropout(0.5), Dense(4096, relu=True), Dropout(0.5), Dense(4096, relu=True), Dense(classes))
 
 
@@ -56,7 +56,8 @@ def _vgg(*stages: int) -> Callable[[int], Node]:
         features: list[Node] = []
         for filters, count in zip((64, 128, 256, 512, 512), stages):
             features += [*(_plain(filters, 3, 1, 1) for _ in range(count)), Pool("max", 2, 2)]
-        return _chain(*features, Flatten(), *[Dense(4096, relu=True), Dropout(0.5)] * 2, Dense(classes))
+        wide = (Dense(4096, relu=True), Dropout(0.5))
+        return _chain(*features, Flatten(), *wide, *wide, Dense(classes))
 
     return tree
 
@@ -120,7 +121,7 @@ def _inception_v3(classes: int) -> Node:
 
 
 def _inception_v4(classes: int) -> Node:
-    stem = [
+    stem: list[Node] = [
         Conv(32, 3, 2), Conv(32, 3), _same(64, 3), _beside(_MAX, Conv(96, 3, 2)),
         _beside(_chain(_same(64, 1), Conv(96, 3)), _chain(_same(64, 1), _same(64, 1, 7), _same(64, 7, 1), Conv(96, 3))),
         _beside(Conv(192, 3, 2), _MAX),

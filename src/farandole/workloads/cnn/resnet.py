@@ -37,7 +37,7 @@ class BasicBlock(nn.Module):
         straight = x if self.downsample is None else self.downsample(x)
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.bn2(self.conv2(x))
-        return self.relu(x + straight)
+        return self.relu(x + straight)  # type: ignore[no-any-return]
 
 
 class Bottleneck(nn.Module):
@@ -59,7 +59,7 @@ class Bottleneck(nn.Module):
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.relu(self.bn2(self.conv2(x)))
         x = self.bn3(self.conv3(x))
-        return self.relu(x + straight)
+        return self.relu(x + straight)  # type: ignore[no-any-return]
 
 
 class ResNet(nn.Module):
@@ -86,7 +86,7 @@ class ResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(self.avgpool(x).flatten(1))
+        return self.fc(self.avgpool(x).flatten(1))  # type: ignore[no-any-return]
 
 
 def stage(
