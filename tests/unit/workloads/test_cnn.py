@@ -34,6 +34,11 @@ from farandole.workloads.gpt2.model import GPT2
 with torch.device("meta"):
     counts["gpt2-small"] = sum(p.numel() for p in GPT2(Gpt2()).parameters())
 
+from farandole.workloads.cnn.resnet import MODELS, resnet18
+counts |= {name: sum(p.numel() for p in MODELS[name]().parameters()) for name in ("resnet18", "resnet34")}
+names = built("resnet50", 1000, 224).state_dict()
+likes = [len(names), "layer4.0.downsample.1.running_var" in names, list(resnet18().eval()(torch.zeros(2, 3, 64, 64)).shape)]
+
 def works(name, side):
     try:
         with torch.device("meta"):
@@ -43,7 +48,7 @@ def works(name, side):
 
 deep = ("resnet110", "resnet1001", "resnet101", "resnet152")
 print(json.dumps([counts, [name for name, net in NETS.items() if name not in deep and not works(name, net.least)],
-                  [name for name in ("inception_v3", "inception_v4", "vgg16", "alexnet") if works(name, NETS[name].least - 1)]]))
+                  [name for name in ("inception_v3", "inception_v4", "vgg16", "alexnet") if works(name, NETS[name].least - 1)], likes]))
 """
 
 ON_KERAS = """
@@ -118,17 +123,19 @@ def answer(script: str) -> Any:
 
 
 def test_torch_modules_have_the_published_parameters() -> None:
-    counts, too_small, not_too_small = answer(ON_TORCH)
+    counts, too_small, not_too_small, names = answer(ON_TORCH)
     assert counts == {
         "resnet50": 25_557_032, "resnet101": 44_549_160, "resnet152": 60_192_808,  # torchvision
         "inception_v1": 6_998_552, "inception_v3": 23_834_568, "inception_v4": 42_679_816,  # paper; torchvision, without aux; timm
         "vgg_a": 132_863_336, "vgg16": 138_357_544, "vgg19": 143_667_240, "alexnet": 61_100_840,  # torchvision
         "resnet8": 75_290, "resnet20": 269_722, "resnet110": 1_727_962, "resnet1001": 10_327_706,  # He 2015 (option A), He 2016
+        "resnet18": 11_689_512, "resnet34": 21_797_672,  # torchvision, of the examples
         "resnet50 1001": 25_559_081,  # of Cray's paper: with a class for the background
         "gpt2-small": 124_439_808,  # OpenAI
     }  # fmt: skip
     assert too_small == [], "works with images of the least size"
     assert not_too_small == [], "and with none smaller"
+    assert names == [320, True, [2, 1000]], "torchvision's checkpoints load"
 
 
 @pytest.mark.skipif(not HAS_KERAS, reason="Keras is not installed")
