@@ -7,6 +7,7 @@ step before it goes to the next. Random numbers follow the same rule, so that an
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +37,7 @@ class TrainingBatches:
         """In which training waited for its batches."""
         self.tells = False
         """Whether these waits go on the timeline: hooks of frameworks tell of them otherwise."""
+        self._trains = threading.get_ident()
         self._plan, self._where = plan, f"[rank {rank}/{size}]"
         self._stands_for = range(rank, plan.ranks, size)
         self._source: _Rows | _Ahead | _Streamed
@@ -56,10 +58,16 @@ class TrainingBatches:
         except DataError as error:  # of one rank alone, where files are read while they are trained on
             raise TrainingError(f"{self._where} {error}") from error
         finally:
-            ended_ns = time.monotonic_ns()
-            self.stall_s += (ended_ns - began_ns) / 1e9
-            if self.tells:
-                timeline.span(TRAINING, "DATA", began_ns, ended_ns)
+            self._waited(began_ns)
+
+    def _waited(self, began_ns: int) -> None:
+        """Only where training takes the batch itself: a framework may make it ahead, in a thread of its own."""
+        if threading.get_ident() != self._trains:
+            return
+        ended_ns = time.monotonic_ns()
+        self.stall_s += (ended_ns - began_ns) / 1e9
+        if self.tells:
+            timeline.span(TRAINING, "DATA", began_ns, ended_ns)
 
     def trained_as(self, index: int) -> int:
         """The rank that batch number `index` of an epoch is of: another one where ranks are emulated."""

@@ -41,7 +41,7 @@ def _is_known(layer: Any) -> bool:
     return layer.data_format == "channels_last" and _padding(layer) is not None and not getattr(layer, "lora_enabled", False)
 
 
-def _padding(layer: Any) -> tuple[int, ...] | None:
+def _padding(layer: Any) -> Any:
     """On both sides of rows and columns; None where Keras pads one side more than the other."""
     window = layer.kernel_size if type(layer) is keras.layers.Conv2D else layer.pool_size
     if layer.padding == "valid":
