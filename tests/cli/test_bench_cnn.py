@@ -34,7 +34,10 @@ def test_rates_are_those_of_tf_cnn_benchmarks() -> None:
     assert rate.jitter == pytest.approx(1.4826 * 20)
 
 
-@pytest.mark.parametrize("framework", ["torch", pytest.param("keras-torch", marks=pytest.mark.skipif(find_spec("keras") is None, reason="no Keras"))])
+@pytest.mark.parametrize(
+    "framework",
+    ["torch", pytest.param("keras-torch", marks=[pytest.mark.more, pytest.mark.skipif(find_spec("keras") is None, reason="no Keras")])],
+)
 def test_two_ranks_of_its_own_train_as_a_run_does(tmp_path: Path, framework: str) -> None:
     steps = ["--num_batches", "7", "--num_warmup_batches", "0", "--display_every", "3"]
     done = farandole("bench", "cnn", *NET, *steps, "-n", "2", "--framework", framework, "--json", "here.json", cwd=tmp_path)
