@@ -140,7 +140,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c "$$CHECK_PYTHON"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
-	$(BIN)/python -m pip install --quiet --no-build-isolation --no-compile -c constraints.txt -e ".[torch,keras,tensorflow,jax,mpi,data,loaders,dev]"
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-compile -c constraints.txt -e ".[torch,keras,tensorflow,jax,mpi,data,images,loaders,dev]"
 	@echo $(BYTE_COMPILED) | xargs -n1 -P2 sh -c '$(BIN)/python -c "import $$0" 2>/dev/null || true'  # the tests tell what cannot be imported
 	@touch $@
 

@@ -137,6 +137,22 @@ def _nt3_step(quick: bool) -> Outcome:
     return outcome
 
 
+def _cnn_step(quick: bool) -> Outcome:
+    """On each backend against its fastest loop; targets are 1/1.05."""
+    outcome = Outcome()
+    for backend in ("torch", "tensorflow", "jax"):
+        sizes = [("resnet8", 32, 8, 5.0)] if quick else [("resnet20", 128, 4, 90.0), ("resnet50", 8, 1, 240.0)]
+        for model, batch, steps, budget_s in sizes:
+            settings = {"model": model, "batch": batch, "block_steps": steps, "budget_s": budget_s}
+            measured = measure_keras(1, backend, settings, module="cnn_steps", threads=2)
+            outcome.measured.append(measured)
+            (case,) = measured.cases
+            peer = fastest(case, case.notes["peers"])
+            for name, told in case.notes["ours"].items():
+                outcome.rows.append(replace(compared(case, name, peer, least=round(1 / 1.05, 3)), what=f"{case.what}, {told}"))
+    return outcome
+
+
 def _nt3(quick: bool) -> Outcome:
     rows, cases = nt3.measure(quick=quick)
     return Outcome(rows=rows, measured=[Measured(cases=cases, facts={})])
@@ -275,6 +291,9 @@ BENCHMARKS = {
         Benchmark(name="keras", summary="Keras fit() on torch, TensorFlow and JAX, MLP and conv net", run=_keras),
         Benchmark(
             name="nt3-step", summary="NT3's training step against torch, TensorFlow and JAX without Keras", run=_nt3_step
+        ),
+        Benchmark(
+            name="cnn-step", summary="a CNN's training step against the fastest loops of torch, TensorFlow and JAX", run=_cnn_step
         ),
         Benchmark(
             name="nt3", summary="NT3's demo, files to accuracy, against Keras with pandas, and against DDP", run=_nt3

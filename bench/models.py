@@ -1,12 +1,13 @@
-"""The two models of the comparisons: an MLP of CANDLE P1B2's shape, and ResNet-50 (examples/resnet.py)."""
+"""The two models of the comparisons: an MLP of CANDLE P1B2's shape, and ResNet-50."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import torch
-from examples.resnet import resnet50
 from torch import nn
+
+from farandole.workloads.cnn.resnet import resnet50
 
 __all__ = ["Workload", "mlp", "workload"]
 

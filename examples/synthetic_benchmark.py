@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import farandole.torch as hvd
-from resnet import MODELS
+from farandole.workloads.cnn.resnet import MODELS
 
 
 def arguments() -> argparse.Namespace:

@@ -236,7 +236,7 @@ _VERBS = {
     "study": "farandole.study.command",
     "report": "farandole.report.command",
     "predict": "farandole.predict.command",
-    "bench": "farandole.study.comm.command",
+    "bench": "farandole.study.bench",
     "checkpoint": "farandole.checkpoint.command",
 }
 """And the module of each."""

@@ -98,21 +98,6 @@ def test_the_horovod_script_learns() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_resnets_are_those_of_torchvision(tmp_path: Path) -> None:
-    script = (
-        f"import json, sys, torch; sys.path.insert(0, {str(EXAMPLES)!r}); from resnet import MODELS\n"
-        "models = {name: make() for name, make in MODELS.items()}\n"
-        "sizes = {name: sum(p.numel() for p in m.parameters()) for name, m in models.items()}\n"
-        "names = models['resnet50'].state_dict()\n"
-        "shape = tuple(models['resnet18'].eval()(torch.zeros(2, 3, 64, 64)).shape)\n"
-        "print(json.dumps([sizes, len(names), 'layer4.0.downsample.1.running_var' in names, shape]))"
-    )
-    sizes, tensors, has_shortcut, shape = json.loads(alone(tmp_path, "-c", script).stdout)
-    assert sizes == {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032}
-    assert (tensors, has_shortcut) == (320, True)
-    assert shape == [2, 1000]
-
-
 @pytest.mark.more
 def test_the_synthetic_benchmark_prints_horovod_s_lines() -> None:
     arguments = [

@@ -241,7 +241,7 @@ def test_what_is_no_file_or_module_is_explained(tmp_path: Path) -> None:
     for typed, told in (
         ("absent.py", "absent.py: there is no such file. To write one to begin with, type: farandole run --new absent.py"),
         ("absent:NO", "module absent cannot be imported: ModuleNotFoundError"),
-        ("nt4", "no workload is called 'nt4'. Use one of nt3, p1b1, p1b2, p1b3"),
+        ("nt4", "no workload is called 'nt4'. Use one of cnn, gpt2, nt3, p1b1, p1b2, p1b3"),
     ):
         run = farandole("run", typed, cwd=tmp_path)
         assert run.returncode == 2 and told in run.stderr and "Traceback" not in run.stderr

@@ -339,7 +339,7 @@ def test_help_names_the_choices(tmp_path: Path) -> None:
         ([], "which workload?"),
         (["-v", "nt3"], "which workload? nt3 was taken for a value of an option: begin with it."),
         (["p1b2", "--reg_l2", "-1"], "reg_l2=-1.0: expected 0 or more"),
-        (["mnist"], "Use one of nt3, p1b1, p1b2, p1b3"),
+        (["mnist"], "Use one of cnn, gpt2, nt3, p1b1, p1b2, p1b3"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path, words: list[str], told: str) -> None:

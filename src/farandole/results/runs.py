@@ -48,7 +48,7 @@ def _times(record: Mapping[str, Any]) -> dict[str, Any]:
     return phases | {
         "total_s": (seconds.get("total") or {}).get("max"), "epoch_s": (record.get("epoch_s") or {}).get("median"),
         "step_s": (record.get("step_s") or {}).get("median"), "samples_per_s": record.get("samples_per_s"),
-        "startup_s": record.get("startup_s"),
+        "startup_s": record.get("startup_s"), "data_stall_s": mean((record.get("data") or {}).get("stall_s")),
     }  # fmt: skip
 
 

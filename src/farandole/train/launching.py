@@ -17,7 +17,7 @@ from farandole.progress import SENT, screen_of, show_sent
 from farandole.train.preparing import LOG, TIMELINE
 from farandole.train.settings import RunSettings
 
-__all__ = ["launch_run", "read_record"]
+__all__ = ["SortedOutput", "launch_run", "read_record"]
 
 
 _SAVE_S = 60.0
@@ -37,7 +37,7 @@ def launch_run(
     time_limit_s: float | None = None,
 ) -> int:
     """Run on `ranks` new ranks to the end; an exit code. Progress goes to `stream`."""
-    output = _Sorted(stream, folder / LOG)
+    output = SortedOutput(stream, folder / LOG)
     words = [sys.executable, "-m", "farandole.train", json.dumps(settings.as_flat())]
     job = LaunchSettings(
         command=words, ranks=ranks, hosts=hosts, timeline=folder / TIMELINE, power=power, threads=settings.threads or None,
@@ -52,10 +52,10 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
-class _Sorted:
+class SortedOutput:
     """What rank 0 tells goes to the user as it is and is in the log already; anything else to standard error and there."""
 
-    def __init__(self, stream: TextIO, log: Path) -> None:
+    def __init__(self, stream: TextIO, log: Path | None = None) -> None:
         self._stream, self._log, self._screen = stream, log, screen_of(stream)
         self._begun: dict[tuple[int, str], bytes] = {}
 
@@ -94,6 +94,6 @@ class _Sorted:
     def _print_of(self, text: str) -> None:
         with contextlib.suppress(BrokenPipeError):
             self._screen.say(text, sys.stderr)
-        if self._log.parent.is_dir():
+        if self._log is not None and self._log.parent.is_dir():
             with self._log.open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")

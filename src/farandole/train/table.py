@@ -47,6 +47,7 @@ def _speed(record: dict[str, Any]) -> list[str]:
         *_startup(record["startup_s"]),
         f"{_ranks(record)}, {_several(record['nodes'], 'node')}, {_several(record['cores'], 'core')}; trained by {training_api(record)}",
         *_gradients(record["communication"]),
+        *_images(record["data"]),
         f"memory: at most {max(record['memory']['peak_bytes']) / 2**20:,.0f} MiB a rank",
         *(f"busy machine: {why}" for why in record["machine"]["why"]),
     ]
@@ -76,6 +77,15 @@ def _gradients(sent: dict[str, Any]) -> list[str]:
         f"gradients: {a_step} ({sent['collective']}), {sent['bytes'][0] / 2**20:,.0f} MiB a rank in all",
         f"communication took {max(sent['seconds']):.2f} s; training waited {max(sent['exposed_s']):.2f} s for it and for slower ranks",
     ]
+
+
+def _images(data: dict[str, Any]) -> list[str]:
+    """Of samples that are made of image files."""
+    if "images" not in data:
+        return []
+    parts = ", ".join(f"{what} {sum(data[name]):.2f} s" for what, name in (("reading", "read_s"), ("decoding", "decode_s"), ("cropping", "view_s")))
+    waited = f"training waited {max(data['stall_s']):.2f} s for them"
+    return [f"{sum(data['images']):,.0f} training images made, by all threads together: {parts}; {waited}"]
 
 
 def _several(count: int, what: str) -> str:

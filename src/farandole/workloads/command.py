@@ -1,4 +1,4 @@
-"""`farandole data make`, `farandole data verify` and `farandole data cache`."""
+"""`farandole data`: make, images, verify and cache."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ examples:
   farandole data make nt3 --out data                   small files, enough for a demo
   farandole data make nt3 --out data --preset paper    591 and 148 MB, the papers' shapes
   farandole data make p1b2 --out data --rows 500 --features 1000 --seed 3
+  farandole data images --out images --classes 10 --train 200   JPEG folders for the workload cnn
   farandole data verify data                           compare the files with their checksums
   farandole data cache ls data                         which parsed tables are kept there
   farandole data cache clear data                      remove them; they are made anew when needed
@@ -35,6 +36,7 @@ def add_data(verbs: Verbs) -> None:
     )  # fmt: skip
     actions = verb.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add_make(actions)
+    _add_images(actions)
     _add_verify(actions)
     _add_cache(actions)
 
@@ -56,6 +58,24 @@ def _add_make(actions: Verbs) -> None:
     add("--force", action="store_true", help="replace other files of the same names")
     # fmt: on
     action.set_defaults(run=_make)
+
+
+def _add_images(actions: Verbs) -> None:
+    action = actions.add_parser(
+        "images", help="write synthetic JPEG files in ImageNet's layout", allow_abbrev=False,
+        description="Write synthetic JPEG files, train/CLASS/*.jpg and val/CLASS/*.jpg, which a network can tell apart.",
+    )  # fmt: skip
+    add = action.add_argument
+    # fmt: off
+    add("--out", type=Path, required=True, metavar="DIR", help="the folder; made where it does not exist")
+    add("--classes", type=int, default=10, metavar="C", help="default: 10")
+    add("--train", type=int, default=100, metavar="N", help="training images of each class; default: 100")
+    add("--test", type=int, default=10, metavar="N", help="test images of each class; default: 10")
+    add("--width", type=int, default=500, metavar="W", help="in pixels; default: 500, as ImageNet's are on average")
+    add("--height", type=int, default=375, metavar="H", help="in pixels; default: 375")
+    add("--seed", type=int, default=0, metavar="S", help="the same seed gives the same images; default: 0")
+    # fmt: on
+    action.set_defaults(run=_images)
 
 
 def _add_verify(actions: Verbs) -> None:
@@ -116,6 +136,16 @@ def _make(options: argparse.Namespace) -> int:
         return 130
     for file in made.files:
         print(f"{file.bytes:>13,} bytes  {options.out / file.name}")
+    return 0
+
+
+def _images(options: argparse.Namespace) -> int:
+    from farandole.data.images import make_images
+
+    count = make_images(
+        options.out, classes=options.classes, train=options.train, test=options.test, width=options.width, height=options.height, seed=options.seed
+    )
+    print(f"{count:,} images of {options.classes} classes in {options.out}. To train on them, type: farandole run cnn --data-dir {options.out}")
     return 0
 
 

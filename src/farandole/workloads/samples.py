@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from farandole.data.split import drawn, held_out
 from farandole.errors import SettingsError
 
-__all__ = ["ArraySamples", "DatasetSamples", "Rows", "Samples", "Stream", "TrainingData", "split"]
+__all__ = ["ArraySamples", "DatasetSamples", "RepeatedSamples", "Rows", "Samples", "Stream", "TrainingData", "split"]
 
 Rows = NDArray[np.intp]
 Array = NDArray[Any]
@@ -24,7 +24,11 @@ Inputs = Array | Sequence[Array] | Mapping[str, Array]
 
 
 class Samples(Protocol):
-    """Some rows, of which batches are made; `at_hand` is true where one is only picked out and need not be made ahead."""
+    """Some rows, of which batches are made; `at_hand` is true where one is only picked out and need not be made ahead.
+
+    Samples that make batches ahead also have `batches(epoch, orders)`, which yields a batch for each of `orders`, some rows, in turn. What
+    is random about them may follow from the epoch. `spent()`, if there is one, tells the seconds and counts that a run's record gets.
+    """
 
     def __len__(self) -> int: ...
 
@@ -99,6 +103,30 @@ class DatasetSamples:
     def batch(self, rows: Rows) -> tuple[Any, Any]:
         inputs, targets = zip(*(self.dataset[int(row)] for row in rows))
         return np.stack([np.asarray(one) for one in inputs]), np.stack([np.asarray(one) for one in targets])
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedSamples:
+    """The same few samples again and again, made once, as where only speed counts: a batch is handed out without a copy."""
+
+    inputs: Array
+    target: Array
+    samples: int
+    """Of an epoch."""
+    at_hand: ClassVar[bool] = True
+
+    def __len__(self) -> int:
+        return self.samples
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.inputs.nbytes + self.target.nbytes)
+
+    def batch(self, rows: Rows) -> tuple[Any, Any]:
+        if len(rows) > len(self.inputs):
+            rows = np.arange(len(rows)) % len(self.inputs)
+            return self.inputs[rows], self.target[rows]
+        return self.inputs[: len(rows)], self.target[: len(rows)]
 
 
 @dataclass(frozen=True, slots=True)

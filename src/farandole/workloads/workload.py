@@ -35,10 +35,14 @@ def deferred(reference: str) -> Callable[..., Any]:
     """The function `module:name`, imported when it is first called: knowing a workload loads no framework."""
     module, name = reference.split(":")
 
+    def found() -> Any:
+        return getattr(importlib.import_module(module), name)
+
     def call(*values: Any, **named: Any) -> Any:
-        return getattr(importlib.import_module(module), name)(*values, **named)
+        return found()(*values, **named)
 
     call.__name__, call.__doc__ = name, f"{reference}."
+    call.__dict__["found"] = found
     return call
 
 
@@ -97,6 +101,8 @@ class Workload:
     """(parameters, folder) -> samples. Every rank calls it, and must get the same data."""
     prepare: Callable[[Any, Path], None] | None = None
     """(parameters, folder): runs once before any rank loads, for a download or an unpacking."""
+    folder_optional: bool = False
+    """Whether `load` makes data of its own where nobody names a folder, for which it gets None."""
     files: TableSet | None = None
     """Tables in a known layout, of which `farandole data make` writes synthetic ones."""
     on_request: Collection[str] = ()

@@ -210,7 +210,7 @@ def test_the_papers_size_needs_data() -> None:
 def test_unknown_names_are_answered_with_known_ones() -> None:
     with pytest.raises(SettingsError, match=r"unknown name 'reg_l2'; known: .*dropout"):
         flat(reg_l2=0.1)
-    with pytest.raises(SettingsError, match="Use one of nt3, p1b1, p1b2, p1b3"):
+    with pytest.raises(SettingsError, match="Use one of cnn, gpt2, nt3, p1b1, p1b2, p1b3"):
         RunSettings.from_flat({"benchmark": "nt4"})
     with pytest.raises(SettingsError, match="Use one of epochs, steps"):
         flat(parallel="both")

@@ -18,7 +18,7 @@ from farandole.study.comm.settings import COLLECTIVES, DEFAULT_SIZES, CommSettin
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
-__all__ = ["add_bench"]
+__all__ = ["add_comm"]
 
 _EXAMPLES = """\
 examples:
@@ -34,12 +34,7 @@ _ALONE = (
 )
 
 
-def add_bench(verbs: Verbs) -> None:
-    verb = verbs.add_parser(
-        "bench", help="measure this machine's ranks", description="Measure this machine's ranks.",
-        epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-    )  # fmt: skip
-    actions = verb.add_subparsers(title="benchmarks", metavar="WHAT", required=True)
+def add_comm(actions: Verbs) -> None:
     action = actions.add_parser(
         "comm", help="latency and bandwidth of collectives, beside MPI's own", epilog=_EXAMPLES,
         description="Latency and bandwidth of collectives over sizes, beside MPI's own, with alpha and beta fitted.",

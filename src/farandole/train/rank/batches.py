@@ -1,4 +1,4 @@
-"""Batches of a rank, as arrays.
+"""Batches of a rank, as arrays, and how long training waited for them.
 
 A rank that emulates others does their batches in turn: rank r of n takes those of ranks r, r + n, r + 2n, ... of a
 step before it goes to the next. Random numbers follow the same rule, so that an emulated step is the same as a real one.
@@ -7,12 +7,16 @@ step before it goes to the next. Random numbers follow the same rule, so that an
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from farandole.errors import TrainingError
+from farandole.errors import DataError, TrainingError
+from farandole.observe import timeline
+from farandole.observe.hooks.training import TRAINING
 from farandole.train.plan import Plan
 from farandole.train.rank.orders import orders
 from farandole.workloads.samples import Rows, Samples, Stream
@@ -29,18 +33,41 @@ class TrainingBatches:
     def __init__(self, samples: Samples | Stream, plan: Plan, *, seed: int, shuffle: bool, rank: int, size: int) -> None:
         self.epoch = 0
         self.at_hand = getattr(samples, "at_hand", False)
-        self._plan = plan
-        self._source: _Rows | _Streamed = (
-            _Streamed(samples, plan) if isinstance(samples, Stream) else _Rows(samples, plan, seed, shuffle)
-        )
+        self.stall_s = 0.0
+        """In which training waited for its batches."""
+        self.tells = False
+        """Whether these waits go on the timeline: hooks of frameworks tell of them otherwise."""
+        self._trains = threading.get_ident()
+        self._plan, self._where = plan, f"[rank {rank}/{size}]"
         self._stands_for = range(rank, plan.ranks, size)
+        self._source: _Rows | _Ahead | _Streamed
+        if isinstance(samples, Stream):
+            self._source = _Streamed(samples, plan)
+        else:
+            kind = _Ahead if hasattr(samples, "batches") else _Rows
+            self._source = kind(samples, plan, seed, shuffle, self._stands_for)
 
     def __len__(self) -> int:
         return self._plan.steps * self._plan.passes
 
     def __getitem__(self, index: int) -> Batch:
         step, emulated = divmod(index, self._plan.passes)
-        return self._source.batch(self.epoch, step, self._stands_for[emulated])
+        began_ns = time.monotonic_ns()
+        try:
+            return self._source.batch(self.epoch, step, self._stands_for[emulated])
+        except DataError as error:  # of one rank alone, where files are read while they are trained on
+            raise TrainingError(f"{self._where} {error}") from error
+        finally:
+            self._waited(began_ns)
+
+    def _waited(self, began_ns: int) -> None:
+        """Only where training takes the batch itself: a framework may make it ahead, in a thread of its own."""
+        if threading.get_ident() != self._trains:
+            return
+        ended_ns = time.monotonic_ns()
+        self.stall_s += (ended_ns - began_ns) / 1e9
+        if self.tells:
+            timeline.span(TRAINING, "DATA", began_ns, ended_ns)
 
     def trained_as(self, index: int) -> int:
         """The rank that batch number `index` of an epoch is of: another one where ranks are emulated."""
@@ -50,19 +77,39 @@ class TrainingBatches:
 class _Rows:
     """Of samples that are known by number: every epoch has an order of its own."""
 
-    def __init__(self, samples: Samples, plan: Plan, seed: int, shuffle: bool) -> None:
-        self._samples, self._plan, self._seed, self._shuffle = samples, plan, seed, shuffle
+    def __init__(self, samples: Samples, plan: Plan, seed: int, shuffle: bool, stands_for: range) -> None:
+        self._samples, self._plan, self._seed, self._shuffle, self._stands_for = samples, plan, seed, shuffle, stands_for
         self._drawn: dict[int, list[Rows]] = {}
         self._epoch = -1
 
     def batch(self, epoch: int, step: int, rank: int) -> Batch:
+        return self._samples.batch(self.rows(epoch, step, rank))
+
+    def rows(self, epoch: int, step: int, rank: int) -> Rows:
         if epoch != self._epoch:
             self._epoch, self._drawn = epoch, {}
         if rank not in self._drawn:
             self._drawn[rank] = orders(
                 self._plan, len(self._samples), epoch, seed=self._seed, shuffle=self._shuffle, rank=rank
             )
-        return self._samples.batch(self._drawn[rank][step])
+        return self._drawn[rank][step]
+
+
+class _Ahead(_Rows):
+    """Of samples that make batches before they are asked for, and are told which ones an epoch takes."""
+
+    _next: tuple[int, int, int] | None = None
+    _made: Iterator[Batch] = iter(())
+
+    def batch(self, epoch: int, step: int, rank: int) -> Batch:
+        if self._next != (epoch, step, rank):
+            first = step * self._plan.passes + self._stands_for.index(rank)
+            places = [divmod(number, self._plan.passes) for number in range(first, self._plan.steps * self._plan.passes)]
+            wanted = [self.rows(epoch, step, self._stands_for[emulated]) for step, emulated in places]
+            self._made = self._samples.batches(epoch, wanted)  # type: ignore[attr-defined]
+        later, emulated = divmod(step * self._plan.passes + self._stands_for.index(rank) + 1, self._plan.passes)
+        self._next = (epoch, later, self._stands_for[emulated])
+        return next(self._made)
 
 
 class _Streamed:
@@ -100,6 +147,8 @@ class EvaluationBatches:
     def __init__(self, samples: Samples | Stream, batch: int, *, rank: int, size: int, most: int = 0) -> None:
         self._samples, self._batch, self._rank, self._size, self._most = samples, batch, rank, size, most
         self.streamed = isinstance(samples, Stream)
+        self.in_turn = self.streamed or hasattr(samples, "batches")
+        """Whether going through them is the way to take them."""
         self._rows = np.arange(0) if self.streamed else np.arange(rank, len(samples), size)
         if most:
             self._rows = self._rows[: most * batch]
@@ -109,12 +158,18 @@ class EvaluationBatches:
 
     def __getitem__(self, index: int) -> Batch:
         assert not isinstance(self._samples, Stream)
-        return self._samples.batch(self._rows[index * self._batch : (index + 1) * self._batch])
+        return self._samples.batch(self._of(index))
+
+    def _of(self, index: int) -> Rows:
+        return self._rows[index * self._batch : (index + 1) * self._batch]
 
     def __iter__(self) -> Iterator[Batch]:
         if isinstance(self._samples, Stream):
             batches = self._samples.batches(0, self._rank, self._size, self._batch)
             return itertools.islice(batches, self._most or None)
+        if self.in_turn:
+            made: Iterator[Batch] = self._samples.batches(0, [self._of(index) for index in range(len(self))])  # type: ignore[attr-defined]
+            return made
         return (self[index] for index in range(len(self)))
 
 

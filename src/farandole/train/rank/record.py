@@ -85,6 +85,7 @@ def make_record(
         },
         "final": _final(trained),
         "communication": _communication(trained),
+        "data": {name: _rounded([rank.data[name] for rank in trained.ranks]) for name in first.data},
         "machine": _busy(used, steps),
         "phases_w": None if power is None else {name: found["mean_w"] for name, found in power["phases"].items()},
         "power_provenance": "none" if power is None else power["total"]["provenance"],

@@ -24,7 +24,7 @@ from farandole.train.settings import RunSettings
 if TYPE_CHECKING:
     from farandole.workloads.samples import TrainingData
 
-__all__ = ["is_first", "is_first_of_node", "run_as_rank", "run_here"]
+__all__ = ["is_first", "is_first_of_node", "run_as_rank", "run_here", "tell_error"]
 
 
 @contextlib.contextmanager
@@ -125,11 +125,16 @@ def run_as_rank(given: Mapping[str, Any], *, began: float, stream: TextIO, prepa
     except RankFailedError:
         raise
     except FarandoleError as error:
-        if is_first_of_node() or not isinstance(error, (CheckpointError, DataError, SettingsError)):
-            # In one write: where Python does not buffer, the end of the line would be another one, and ranks' lines would mix.
-            print(f"farandole: {error}\n", end="", file=sys.stderr, flush=True)
-        return 2 if isinstance(error, SettingsError) else 1
+        return tell_error(error)
     return 0
+
+
+def tell_error(error: FarandoleError) -> int:
+    """An exit code; what is wrong with settings or files is said once a node."""
+    if is_first_of_node() or not isinstance(error, (CheckpointError, DataError, SettingsError)):
+        # In one write: where Python does not buffer, the end of the line would be another one, and ranks' lines would mix.
+        print(f"farandole: {error}\n", end="", file=sys.stderr, flush=True)
+    return 2 if isinstance(error, SettingsError) else 1
 
 
 def is_first_of_node() -> bool:

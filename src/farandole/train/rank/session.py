@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from farandole.train.rank.hooks import EpochRecord, Epochs, Hook
     from farandole.train.rank.memory_estimate import MemoryEstimate
 
-__all__ = ["RankRecord", "Trained", "on_rank_0", "run_on_rank", "same_weights", "start", "steered_by_validation"]
+__all__ = ["RankRecord", "Trained", "on_rank_0", "run_on_rank", "same_weights", "share_of_memory", "start", "steered_by_validation"]
 
 Known = TypeVar("Known")
 
@@ -50,6 +50,8 @@ class RankRecord:
     """Of steps by which the speed of training is judged: see `Epochs.steady_s`."""
     communication: dict[str, float]
     peak_memory_bytes: int
+    data: dict[str, float]
+    """Seconds in which training waited for batches, and what the samples tell of making them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,7 +179,7 @@ class _Session:
         with phase("save"):
             digest = same_weights(trainer.weights())
             self._note(on_rank_0(lambda: self._save(trainer)))
-        return self._result(trainer, plan, epochs, test, digest)
+        return self._result(trainer, plan, epochs, test, digest, data)
 
     def _planned(self, data: TrainingData) -> Plan:
         if isinstance(data.train, Stream) and self._settings.parallel == "epochs":
@@ -195,7 +197,7 @@ class _Session:
         """Say what the run will need before anything is loaded, and refuse what cannot fit. Collective."""
         from farandole.train.rank.memory_check import check_before_loading, text_bytes
 
-        settings, share = self._settings, self._share()
+        settings, share = self._settings, share_of_memory()
         with phase("build"):
             roles = settings.workload.roles(settings.parameters)
             shapes, text = on_rank_0(lambda: (settings.tables.shapes(settings.data_folder, roles), text_bytes(settings, roles)))
@@ -204,17 +206,10 @@ class _Session:
             )
         self._log.needs(settings, self._foreseen, share)
 
-    def _share(self) -> int:
-        """Of the memory that is free, for each rank. Collective: all ranks must decide alike."""
-        from farandole.comm.named.collectives import allgather_object
-        from farandole.train.rank.cgroup import available_bytes
-
-        return int(min(allgather_object(available_bytes() // self._local_size)))
-
     def _build(self, data: TrainingData, plan: Plan) -> Trainer:
         from farandole.train.rank.memory_check import check_training
 
-        settings, share = self._settings, self._share()
+        settings, share = self._settings, share_of_memory()
         self._memory = self._foreseen or check_training(settings, data, size=self._size, share=share)
         trainer = make_trainer(settings, plan, data, rank=self._rank, size=self._size)
         if (layers := trainer.layers(data)) is not None:
@@ -235,7 +230,7 @@ class _Session:
         from farandole.train.rank.hooks import Epochs, ReduceRate, StopWhenNotFinite, Timeout, WarmUp
 
         settings, parameters = self._settings, self._settings.parameters
-        batches = TrainingBatches(
+        batches = self._batches = TrainingBatches(
             data.train, plan, seed=parameters.rng_seed, shuffle=parameters.shuffle, rank=self._rank, size=self._size
         )
         validation = self._shares(data.validation, plan, parameters.val_steps)
@@ -288,7 +283,9 @@ class _Session:
             return f"the model is not kept: {path} cannot be written ({getattr(error, 'strerror', None) or error})"
         return None
 
-    def _result(self, trainer: Trainer, plan: Plan, epochs: Epochs, test: dict[str, float], digest: str) -> Trained:
+    def _result(
+        self, trainer: Trainer, plan: Plan, epochs: Epochs, test: dict[str, float], digest: str, data: TrainingData
+    ) -> Trained:
         from farandole.comm.named.collectives import allgather_object
 
         checkpoints, spent = self._checkpoints, self._spent
@@ -300,6 +297,7 @@ class _Session:
             steady_s=epochs.steady_s(),
             communication=spent.communication(),
             peak_memory_bytes=spent.peak_memory_bytes(),
+            data={"stall_s": self._batches.stall_s, **(data.train.spent() if hasattr(data.train, "spent") else {})},
         )
         return Trained(
             plan=plan,
@@ -321,6 +319,15 @@ class _Session:
         if text:
             self._notes.append(text)
             self._log.say(f"note: {text}")
+
+
+def share_of_memory() -> int:
+    """Of what is free, for each rank. Collective: all ranks must decide alike."""
+    from farandole.comm import world
+    from farandole.comm.named.collectives import allgather_object
+    from farandole.train.rank.cgroup import available_bytes
+
+    return int(min(allgather_object(available_bytes() // world.local_size())))
 
 
 def same_weights(weights: Sequence[Any]) -> str:

@@ -21,7 +21,7 @@ def loaded_by_user(settings: RunSettings) -> TrainingData:
     """What the workload's `load` gives; what it raises becomes an error that names the rank and the line. Collective."""
     name, where = settings.workload.name, f"[rank {world.rank()}/{world.size()}]"
     try:
-        data = settings.workload.load(settings.parameters, settings.data_folder)
+        data = settings.workload.load(settings.parameters, settings.data_dir if settings.workload.folder_optional else settings.data_folder)
     except (FarandoleError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:

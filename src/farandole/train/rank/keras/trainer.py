@@ -21,6 +21,7 @@ from farandole.train.rank.checkpointing import RunCheckpoints
 from farandole.train.rank.hooks import Hook
 from farandole.train.rank.keras.seeds import spread_seeds
 from farandole.train.rank.keras.short_calls import shorten_calls
+from farandole.train.rank.keras.torch_images import compute_images_in_place
 from farandole.train.settings import RunSettings
 from farandole.workloads.samples import TrainingData
 from farandole.workloads.workload import KerasModel
@@ -51,6 +52,7 @@ class KerasTrainer:
         if not isinstance(self.model, keras.Model):
             raise SettingsError(f"workload {settings.workload.name}: build() has returned {type(self.model).__name__}, expected a keras.Model")
         spread_seeds(self.model, rank, size)
+        compute_images_in_place(self.model)
         _check_metrics(known.metrics(parameters, data), self.model, data)
         loss, metrics = _loss(known, parameters), known.metrics(parameters, data)
         self.model.compile(_optimizer(known, parameters, plan), loss, metrics=metrics)
@@ -104,7 +106,7 @@ class KerasTrainer:
     def evaluate(self, batches: EvaluationBatches) -> dict[str, float]:
         self.model.reset_metrics()
         if batches.streamed or len(batches):
-            self.model.evaluate(iter(batches) if batches.streamed else _KerasBatches(batches), verbose=0)
+            self.model.evaluate(iter(batches) if batches.in_turn else _KerasBatches(batches), verbose=0)
         return self._combined()
 
     def _combined(self) -> dict[str, float]:
@@ -195,6 +197,7 @@ def _class(name: str) -> Any:
 
 def _loss(known: KerasModel, parameters: Any) -> Any:
     given = parameters.loss if known.loss is None else known.loss
+    given = getattr(given, "found", lambda: given)()  # itself, which a saved model can name
     try:
         return keras.losses.get(given)
     except ValueError:

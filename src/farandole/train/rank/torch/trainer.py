@@ -95,6 +95,7 @@ class TorchTrainer:
         self, batches: TrainingBatches, hooks: Sequence[Hook], checkpoints: RunCheckpoints | None, after: Sequence[Hook], first: int
     ) -> None:
         checkpointer: LoopCheckpointer | None = None if checkpoints is None else checkpoints.checkpointer
+        batches.tells = True
         for epoch in range(first, self._plan.epochs):
             if self._stopped:
                 break

@@ -1,11 +1,13 @@
-"""ResNet-18, -34 and -50 in plain torch: the layers, names and parameter counts of torchvision's.
+"""ResNet-18, -34, -50, -101 and -152 in plain torch: the layers, names and parameter counts of torchvision's.
 
 A checkpoint of torchvision's models therefore loads into these, and the other way round.
 """
 
+from __future__ import annotations
+
 from torch import Tensor, nn
 
-__all__ = ["MODELS", "BasicBlock", "Bottleneck", "ResNet", "resnet18", "resnet34", "resnet50"]
+__all__ = ["MODELS", "BasicBlock", "Bottleneck", "ResNet", "resnet101", "resnet152", "resnet18", "resnet34", "resnet50", "start_values"]
 
 
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -35,7 +37,7 @@ class BasicBlock(nn.Module):
         straight = x if self.downsample is None else self.downsample(x)
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.bn2(self.conv2(x))
-        return self.relu(x + straight)
+        return self.relu(x + straight)  # type: ignore[no-any-return]
 
 
 class Bottleneck(nn.Module):
@@ -57,7 +59,7 @@ class Bottleneck(nn.Module):
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.relu(self.bn2(self.conv2(x)))
         x = self.bn3(self.conv3(x))
-        return self.relu(x + straight)
+        return self.relu(x + straight)  # type: ignore[no-any-return]
 
 
 class ResNet(nn.Module):
@@ -84,7 +86,7 @@ class ResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(self.avgpool(x).flatten(1))
+        return self.fc(self.avgpool(x).flatten(1))  # type: ignore[no-any-return]
 
 
 def stage(
@@ -111,4 +113,12 @@ def resnet50(classes: int = 1000) -> ResNet:
     return ResNet(Bottleneck, (3, 4, 6, 3), classes)
 
 
-MODELS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
+def resnet101(classes: int = 1000) -> ResNet:
+    return ResNet(Bottleneck, (3, 4, 23, 3), classes)
+
+
+def resnet152(classes: int = 1000) -> ResNet:
+    return ResNet(Bottleneck, (3, 8, 36, 3), classes)
+
+
+MODELS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50, "resnet101": resnet101, "resnet152": resnet152}
