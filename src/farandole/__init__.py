@@ -49,6 +49,7 @@ _NAMES = {
         "nccl_built",
         "rocm_built",
     ),
+    "comm.channels": ("receive", "receive_async", "send", "send_async", "sendrecv"),
     "comm.collectives": (
         "Adasum",
         "Average",
@@ -96,6 +97,7 @@ __all__ = ["__version__", *sorted(_HOME)]
 
 if TYPE_CHECKING:
     from farandole import observe as observe
+    from farandole.comm.channels import *  # noqa: F403
     from farandole.comm.collectives import *  # noqa: F403
     from farandole.comm.compression import Compression as Compression
     from farandole.comm.energy import job_energy as job_energy

@@ -27,7 +27,7 @@ from farandole.comm.transport import AnyArray, Transport
 from farandole.comm.watchdog import death_of
 from farandole.errors import RankFailedError, SettingsError
 
-__all__ = ["WORDS", "Board", "DirectExchange", "Exchange", "WindowExchange", "open_exchange"]
+__all__ = ["WORDS", "Board", "DirectExchange", "Exchange", "WindowExchange", "open_exchange", "read_memory", "readable", "wanted_exchange"]
 
 POSTED, REDUCED, RELEASED, SOURCE, RESULT = range(5)
 WORDS = 5
@@ -127,7 +127,7 @@ _PR_SET_PTRACER = 0x59616D61
 _PTRACER_ANY = ctypes.c_ulong(-1)
 
 
-def _read_memory(pid: int, address: int, into: AnyArray) -> None:
+def read_memory(pid: int, address: int, into: AnyArray) -> None:
     """Copy `into.nbytes` bytes of another process's memory."""
     done, total = 0, into.nbytes
     base = into.ctypes.data
@@ -146,6 +146,32 @@ def _unreadable(pid: int, number: int) -> Exception:
     return OSError(number, f"reading the memory of process {pid}: {os.strerror(number)}")
 
 
+def readable(node: Transport) -> list[int]:
+    """The process of every rank, when all may read each other's memory. Collective: every rank of the node calls it."""
+    _libc.process_vm_readv.restype = ctypes.c_ssize_t
+    # Yama lets only parents read unless the process agrees; a refusal shows in the check below.
+    _libc.prctl(_PR_SET_PTRACER, _PTRACER_ANY, 0, 0, 0)
+    token = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()
+    peers = node.allgather_object((os.getpid(), token.ctypes.data, token.tobytes()))
+    problem = next(filter(None, (_check(*peer) for peer in peers)), None)
+    problems = [p for p in node.allgather_object(problem) if p is not None]
+    if problems:
+        raise SharingUnavailable(problems[0])
+    return [pid for pid, _, _ in peers]
+
+
+def _check(pid: int, address: int, token: bytes) -> str | None:
+    """Process numbers may mean another process in another container: compare a secret."""
+    if pid == os.getpid():
+        return None
+    found = np.zeros(16, np.uint8)
+    try:
+        read_memory(pid, address, found)
+    except (OSError, RankFailedError) as error:  # in another container, there may be no such process
+        return str(error)
+    return None if found.tobytes() == token else f"process {pid} is not the neighbour it should be"
+
+
 class DirectExchange:
     """Peers' memory is read where it lies; results stay in the arrays of their owners."""
 
@@ -153,29 +179,9 @@ class DirectExchange:
 
     def __init__(self, node: Transport, slots: int) -> None:
         self.board = Board(node, slots)
-        _libc.process_vm_readv.restype = ctypes.c_ssize_t
-        # Yama lets only parents read unless the process agrees; a refusal shows in the check below.
-        _libc.prctl(_PR_SET_PTRACER, _PTRACER_ANY, 0, 0, 0)
-        token = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()
-        peers = node.allgather_object((os.getpid(), token.ctypes.data, token.tobytes()))
-        self._pids = [pid for pid, _, _ in peers]
+        self._pids = readable(node)
         self.others = np.array([0 if pid == os.getpid() else pid for pid in self._pids], np.int64)
         """Whose memory each rank's array is in, 0 for this one's."""
-        problem = next(filter(None, (self._check(*peer) for peer in peers)), None)
-        problems = [p for p in node.allgather_object(problem) if p is not None]
-        if problems:
-            raise SharingUnavailable(problems[0])
-
-    def _check(self, pid: int, address: int, token: bytes) -> str | None:
-        """Process numbers may mean another process in another container: compare a secret."""
-        if pid == os.getpid():
-            return None
-        found = np.zeros(16, np.uint8)
-        try:
-            _read_memory(pid, address, found)
-        except (OSError, RankFailedError) as error:  # in another container, there may be no such process
-            return str(error)
-        return None if found.tobytes() == token else f"process {pid} is not the neighbour it should be"
 
     def post(self, slot: int, sequence: int, source: AnyArray, result: AnyArray) -> None:
         address = source.ctypes.data
@@ -186,14 +192,14 @@ class DirectExchange:
         return self.board.all(SOURCE, slot)
 
     def read_source(self, slot: int, rank: int, offset: int, scratch: AnyArray) -> AnyArray:
-        _read_memory(self._pids[rank], self.board.get(SOURCE, slot, rank) + offset, scratch)
+        read_memory(self._pids[rank], self.board.get(SOURCE, slot, rank) + offset, scratch)
         return scratch
 
     def why_unreadable(self, slot: int, rank: int) -> Exception:
         """The error to raise when a neighbour's memory could not be read: what a second attempt says."""
         pid = self._pids[rank]
         try:
-            _read_memory(pid, self.board.get(SOURCE, slot, rank), np.zeros(1, np.uint8))
+            read_memory(pid, self.board.get(SOURCE, slot, rank), np.zeros(1, np.uint8))
         except (OSError, RankFailedError) as error:
             return error
         return _unreadable(pid, errno.EFAULT)
@@ -202,7 +208,7 @@ class DirectExchange:
         self.board.mark(REDUCED, slot, sequence)
 
     def read_result(self, slot: int, rank: int, offset: int, into: AnyArray) -> None:
-        _read_memory(self._pids[rank], self.board.get(RESULT, slot, rank) + offset, into)
+        read_memory(self._pids[rank], self.board.get(RESULT, slot, rank) + offset, into)
 
 
 class WindowExchange:
@@ -240,14 +246,20 @@ class WindowExchange:
         into.view(np.uint8)[:] = self._results[rank, at : at + into.nbytes]
 
 
+def wanted_exchange() -> str:
+    """What FARANDOLE_NODE_EXCHANGE asks for: direct, window or none."""
+    wanted = os.environ.get("FARANDOLE_NODE_EXCHANGE", "direct")
+    if wanted not in ("direct", "window", "none"):
+        raise SettingsError(f"FARANDOLE_NODE_EXCHANGE={wanted!r}: use direct, window or none")
+    return wanted
+
+
 def open_exchange(node: Transport, slot_bytes: list[int]) -> tuple[Exchange | None, str]:
     """The best way the node's ranks have to read each other's arrays, and why not a better one.
 
     Collective: every rank of the node calls it. FARANDOLE_NODE_EXCHANGE=direct|window|none forces one.
     """
-    forced = os.environ.get("FARANDOLE_NODE_EXCHANGE", "direct")
-    if forced not in ("direct", "window", "none"):
-        raise SettingsError(f"FARANDOLE_NODE_EXCHANGE={forced!r}: use direct, window or none")
+    forced = wanted_exchange()
     if forced == "none":
         return None, "FARANDOLE_NODE_EXCHANGE=none"
     reason = ""

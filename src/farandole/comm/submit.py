@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from farandole.comm.adasum import AdasumReduce
-from farandole.comm.engine import Engine, Handle, Operation
+from farandole.comm.engine import Operation
 from farandole.comm.kernels import Op
 from farandole.comm.operations import (
     Allgather,
@@ -37,6 +37,7 @@ __all__ = [
     "Product",
     "Sum",
     "chosen_op",
+    "issue",
     "make_allgather",
     "make_allreduce",
     "make_alltoall",
@@ -55,9 +56,17 @@ Average, Sum, Adasum, Min, Max, Product = (Op(code) for code in (0, 1, 2, 3, 4, 
 Convert = Callable[[Any], Any]
 
 
+class Waits(Protocol):
+    """What carries a handle out."""
+
+    def poll(self, handle: Any) -> bool: ...
+
+    def wait(self, handle: Any) -> Any: ...
+
+
 class _Ticket(NamedTuple):
-    engine: Engine
-    handle: Handle
+    engine: Waits
+    handle: Any
     convert: Convert
 
 
@@ -72,10 +81,14 @@ def _same(value: Any) -> Any:
 
 def submit(runtime: SetRuntime, operation: Operation, convert: Convert = _same) -> int:
     """Start an operation in the background; its handle."""
-    handle = runtime.engine.submit(operation, background=True)
+    return issue(runtime.engine, runtime.engine.submit(operation, background=True), convert)
+
+
+def issue(engine: Waits, handle: Any, convert: Convert = _same) -> int:
+    """The number that `poll` and `synchronize` know a handle by."""
     with _lock:
         number = next(_numbers)
-        _tickets[number] = _Ticket(runtime.engine, handle, convert)
+        _tickets[number] = _Ticket(engine, handle, convert)
     return number
 
 

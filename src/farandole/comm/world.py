@@ -31,6 +31,7 @@ from farandole.comm.lifelines import Lifelines, open_lifelines
 from farandole.comm.plan import GradientPlan
 from farandole.comm.process_sets import ProcessSet, Remains, SetRuntime, global_process_set
 from farandole.comm.reduce import Layout, fallbacks, node_cores
+from farandole.comm.transfers import open_transfers
 from farandole.comm.transport import Transport
 from farandole.comm.watchdog import StallSettings, Watchdog, alive
 from farandole.errors import (
@@ -134,15 +135,11 @@ class World:
         self.record: dict[str, Any] = {"allocator": tune_allocator()}
         waiting.set_spinning(self.local_size <= node_cores(node))
         neighbours = self._neighbours(node)
+        self.transfers = open_transfers(transport.duplicate(), node)
         node.free()
         self.lines = self._open_lines()
         self.watchdog = Watchdog(
-            transport.duplicate(),
-            neighbours,
-            self.lines,
-            self._pending_keys,
-            self._done_keys,
-            StallSettings.from_environment(),
+            transport.duplicate(), neighbours, self.lines, self._pending_keys, self._done_keys, StallSettings.from_environment()
         )
 
     def _open_lines(self) -> Lifelines:
@@ -164,7 +161,7 @@ class World:
         return {r: pid for r, pid, where in found if r != self.rank and where == place and alive(pid)}
 
     def _pending_keys(self) -> list[str]:
-        return [key for runtime in self._runtimes() for key in runtime.engine.pending_keys()]
+        return [key for one in (self.transfers, *(r.engine for r in self._runtimes())) for key in one.pending_keys()]
 
     def _done_keys(self) -> list[str]:
         return [key for runtime in self._runtimes() for key in list(runtime.steps_done.values())]
@@ -203,6 +200,7 @@ class World:
         def drive() -> None:
             if any_thread:
                 engine.advance()
+                self.transfers.advance()  # its letters stand in the way of the others
             elif threading.current_thread() is threading.main_thread():
                 self._drive_all()
 
@@ -223,6 +221,7 @@ class World:
         for runtime in self._runtimes():
             if not runtime.engine.advance():
                 return
+        self.transfers.advance()
 
     def ranks_of(self, process_set: ProcessSet) -> list[int]:
         """The ranks all ranks agree the set has. Collective over the world."""
@@ -234,11 +233,13 @@ class World:
         return ranks
 
     def close(self, reason: str) -> None:
+        self.transfers.finish()
         waiting.while_waiting(None)
         # Threads that outlive the interpreter can crash it.
         for plan in list(self.plans):
             plan.retire()
-        self.watchdog.stop(reason)
+        self.watchdog.stop(reason)  # its farewell tells what was pending
+        self.transfers.close(reason)
         for process_set in self.sets.values():
             if process_set.included():
                 process_set.runtime().close(reason)
@@ -246,6 +247,7 @@ class World:
             process_set.detach()
         if len(self.layout.nodes) > 1:
             self._receive_farewells()  # UCX complains of every message that nobody has received
+            self.transfers.drain()
 
     def _receive_farewells(self) -> bool:
         """Wait a little for the others' last messages; whether all have come."""
@@ -262,6 +264,7 @@ class World:
             for remains in self._remains:
                 remains.free()
             self.watchdog.free()
+            self.transfers.free()
             self.transport.free()
 
 

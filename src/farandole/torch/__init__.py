@@ -60,6 +60,7 @@ from farandole.errors import HorovodInternalError
 from farandole.launch.environment import given_threads as _given_threads
 from farandole.torch import checkpoint, elastic
 from farandole.torch import kernels as _kernels
+from farandole.torch.channels import receive, receive_async, send, send_async, sendrecv
 from farandole.torch.compression import Compression
 from farandole.torch.functions import (
     average,
@@ -169,11 +170,16 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "receive",
+    "receive_async",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
     "scale_learning_rate",
+    "send",
+    "send_async",
+    "sendrecv",
     "shard",
     "shutdown",
     "size",
