@@ -50,6 +50,8 @@ _NAMES = {
         "rocm_built",
     ),
     "comm.channels": ("receive", "receive_async", "send", "send_async", "sendrecv"),
+    "comm.streams": ("Stream",),
+    "comm.relay": ("relay",),
     "comm.collectives": (
         "Adasum",
         "Average",
@@ -104,6 +106,8 @@ if TYPE_CHECKING:
     from farandole.comm.probes import *  # noqa: F403
     from farandole.comm.process_sets import ProcessSet as ProcessSet
     from farandole.comm.process_sets import global_process_set as global_process_set
+    from farandole.comm.relay import relay as relay
+    from farandole.comm.streams import Stream as Stream
     from farandole.comm.world import *  # noqa: F403
 
 

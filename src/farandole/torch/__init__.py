@@ -38,6 +38,7 @@ from farandole.comm.probes import (
     rocm_built,
 )
 from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.relay import relay
 from farandole.comm.team import Team
 from farandole.comm.world import (
     add_process_set,
@@ -102,6 +103,7 @@ from farandole.torch.ops import (
 )
 from farandole.torch.optimizer import DistributedOptimizer
 from farandole.torch.sparse import sparse_allreduce_async
+from farandole.torch.streams import Stream
 
 __all__ = [
     "Adasum",
@@ -113,6 +115,7 @@ __all__ = [
     "Min",
     "ProcessSet",
     "Product",
+    "Stream",
     "Sum",
     "SyncBatchNorm",
     "Team",
@@ -174,6 +177,7 @@ __all__ = [
     "receive_async",
     "reducescatter",
     "reducescatter_async",
+    "relay",
     "remove_process_set",
     "rocm_built",
     "scale_learning_rate",
