@@ -1,9 +1,9 @@
 """Arrays and tensors from rank to rank, by name."""
 
 import json
-import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +53,20 @@ def test_arrays_arrive_whatever_their_size_and_the_order_in_which_they_are_recei
 @rank_test(n=[2, 3], env=THROUGH_MPI)
 def test_they_arrive_through_mpi_as_well(fd):
     in_a_ring(fd)
+
+
+def test_arrays_arrive_within_a_node_and_across():
+    """Ranks 0 and 1 are on one node, 2 on another."""
+    script = """
+        import os
+        os.environ["FARANDOLE_NODE"] = "ab"[rank_number() // 2]
+        import farandole as fd
+        from test_channels import in_a_ring
+        fd.init()
+        in_a_ring(fd)
+        fd.barrier()
+    """
+    run_ranks(3, script, launcher="farandole", env={"PYTHONPATH": str(Path(__file__).parent)}, timeout=60)
 
 
 @rank_test(n=2)
@@ -274,7 +288,6 @@ def test_a_second_world_has_channels_of_its_own(fd):
         fd.send(np.ones(3), 1, "lost")
     else:
         assert fd.receive(0, "lost").tolist() == [1, 1, 1]
-    assert os.getpid()
 
 
 # Tensors

@@ -161,7 +161,8 @@ class World:
         return {r: pid for r, pid, where in found if r != self.rank and where == place and alive(pid)}
 
     def _pending_keys(self) -> list[str]:
-        return [key for one in (self.transfers, *(r.engine for r in self._runtimes())) for key in one.pending_keys()]
+        of_sets = [key for runtime in self._runtimes() for key in runtime.engine.pending_keys()]
+        return [*of_sets, *self.transfers.pending_keys()]
 
     def _done_keys(self) -> list[str]:
         return [key for runtime in self._runtimes() for key in list(runtime.steps_done.values())]
@@ -195,10 +196,8 @@ class World:
 
     def _allow_joining(self, engine: Engine) -> None:
         """A rank in a step of gradients hears that another has joined, and says which step it is in."""
-        any_thread = self.transport.any_thread
-
         def drive() -> None:
-            if any_thread:
+            if self.transport.any_thread:
                 engine.advance()
                 self.transfers.advance()  # its letters stand in the way of the others
             elif threading.current_thread() is threading.main_thread():

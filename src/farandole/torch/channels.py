@@ -84,7 +84,7 @@ def _gradient_of(name: str, number: int) -> str:
 def _to_call_backward_on(tensor: Tensor, transfer: Transfer, name: str) -> Tensor | None:
     if not _recorded(tensor):
         return None
-    result: Tensor = _Sent.apply(tensor, transfer.peer, _gradient_of(name, transfer.number))
+    result: Tensor = _Sent.apply(tensor, transfer.peer, _gradient_of(name, transfer.number))  # type: ignore[no-untyped-call]
     return result
 
 
@@ -95,7 +95,7 @@ def _tensor(source: int, name: str, like: Tensor | None, received: Received) -> 
     if not (received.differentiable and torch.is_grad_enabled()):
         return tensor
     hook = torch.empty(0, requires_grad=True)  # autograd records only what depends on such a one
-    result: Tensor = _Received.apply(hook, [tensor], source, _gradient_of(name, received.number))
+    result: Tensor = _Received.apply(hook, [tensor], source, _gradient_of(name, received.number))  # type: ignore[no-untyped-call]
     return result
 
 
@@ -107,7 +107,7 @@ class _Sent(torch.autograd.Function):
         return tensor.new_zeros(())
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *_: Any) -> Any:
         return receive(ctx.dest, ctx.name, ctx.like), None, None
 
@@ -119,7 +119,7 @@ class _Received(torch.autograd.Function):
         return tensor
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         gradient = as_array(grads[0].contiguous())
         # Its sender may be in the middle of its forward for long: this rank goes on.
