@@ -10,7 +10,18 @@ from pathlib import Path
 import torch
 
 import farandole.torch as hvd
-from bench import allreduce, channels, checkpoints, gradients, hosts, idle, observing, parameter_server, streams, training
+from bench import (
+    allreduce,
+    channels,
+    checkpoints,
+    gradients,
+    hosts,
+    idle,
+    observing,
+    parameter_server,
+    streams,
+    training,
+)
 from bench.cases import Case, Measured
 from bench.contest import Ranks
 

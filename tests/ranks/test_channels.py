@@ -55,6 +55,11 @@ def test_they_arrive_through_mpi_as_well(fd):
     in_a_ring(fd)
 
 
+@rank_test(n=2, env=THROUGH_MPI | {"FARANDOLE_MPI_THREAD_LEVEL": "funneled"})
+def test_they_arrive_where_only_the_main_thread_may_communicate(fd):
+    in_a_ring(fd)
+
+
 def test_arrays_arrive_within_a_node_and_across():
     """Ranks 0 and 1 are on one node, 2 on another."""
     script = """
@@ -259,9 +264,12 @@ def test_channels_are_in_the_timeline(tmp_path):
         fd.init()
         fd.start_timeline(sys.argv[1])
         if fd.rank() == 0:
-            for handle in [fd.send_async(np.ones(50_000), 1, "x") for _ in range(3)]:
+            handles = [fd.send_async(np.ones(50_000), 1, "x") for _ in range(3)]
+            fd.barrier()
+            for handle in handles:
                 fd.synchronize(handle)
         else:
+            fd.barrier()
             for _ in range(3):
                 fd.receive(0, "x")
         fd.stop_timeline()
