@@ -192,14 +192,33 @@ def test_small_messages_that_nobody_receives_do_not_fill_memory(fd):
 
 
 @rank_test(n=2)
+def test_large_messages_are_whole_whoever_comes_first(fd):
+    """Both ranks copy where both are there, and neither touches the array once it is done."""
+    rng = np.random.default_rng(fd.rank())
+    kept = np.zeros(700_001, np.int64)
+    for turn in range(40):
+        time.sleep(float(rng.uniform(0, 1e-3)) if turn % 2 else 0.0)
+        if fd.rank() == turn % 4 // 2:
+            sent = awkward(kept.size, "int64") + turn
+            fd.send(sent, 1 - fd.rank(), "large")
+            sent[:] = -1
+        else:
+            fd.receive(1 - fd.rank(), "large", out=kept)
+            assert (kept == awkward(kept.size, "int64") + turn).all()
+            kept[:] = -2
+            assert (kept == -2).all()
+
+
+@rank_test(n=2)
 def test_threads_receive_each_its_own(fd):
     me, peer = fd.rank(), 1 - fd.rank()
     found = {}
 
     def work(number):
         for turn in range(10):
-            got = fd.sendrecv(np.full(3_000, 10 * number + turn), peer, peer, f"thread{number}")
-            found[number, turn] = set(got.tolist()) == {10 * number + turn}
+            sent = awkward(200_000 + 3_000 * turn if number % 2 else 3_000, "int64") + 10 * number + turn
+            got = fd.sendrecv(sent, peer, peer, f"thread{number}")
+            found[number, turn] = (got == sent).all()
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:

@@ -18,6 +18,7 @@ import ctypes
 import errno
 import os
 import secrets
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +28,7 @@ from farandole.comm.transport import AnyArray, Transport
 from farandole.comm.watchdog import death_of
 from farandole.errors import RankFailedError, SettingsError
 
-__all__ = ["WORDS", "Board", "DirectExchange", "Exchange", "WindowExchange", "open_exchange", "read_memory", "readable", "wanted_exchange"]
+__all__ = ["WORDS", "Board", "DirectExchange", "Exchange", "WindowExchange", "open_exchange", "read_memory", "readable", "wanted_exchange", "write_memory"]
 
 POSTED, REDUCED, RELEASED, SOURCE, RESULT = range(5)
 WORDS = 5
@@ -129,12 +130,21 @@ _PTRACER_ANY = ctypes.c_ulong(-1)
 
 def read_memory(pid: int, address: int, into: AnyArray) -> None:
     """Copy `into.nbytes` bytes of another process's memory."""
-    done, total = 0, into.nbytes
-    base = into.ctypes.data
+    _copy_memory(_libc.process_vm_readv, pid, address, into)
+
+
+def write_memory(pid: int, address: int, data: AnyArray) -> None:
+    """Copy an array into another process's memory."""
+    _copy_memory(_libc.process_vm_writev, pid, address, data)
+
+
+def _copy_memory(call: Callable[..., int], pid: int, address: int, array: AnyArray) -> None:
+    done, total = 0, array.nbytes
+    base = array.ctypes.data
     while done < total:
         local = _Vector(base + done, total - done)
         remote = _Vector(address + done, total - done)
-        count = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+        count = call(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
         if count <= 0:
             raise _unreadable(pid, ctypes.get_errno())
         done += count
@@ -148,7 +158,7 @@ def _unreadable(pid: int, number: int) -> Exception:
 
 def readable(node: Transport) -> list[int]:
     """The process of every rank, when all may read each other's memory. Collective: every rank of the node calls it."""
-    _libc.process_vm_readv.restype = ctypes.c_ssize_t
+    _libc.process_vm_readv.restype = _libc.process_vm_writev.restype = ctypes.c_ssize_t
     # Yama lets only parents read unless the process agrees; a refusal shows in the check below.
     _libc.prctl(_PR_SET_PTRACER, _PTRACER_ANY, 0, 0, 0)
     token = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()

@@ -1,4 +1,4 @@
-"""Letters between the ranks of a node: for each pair of them a ring of bytes in shared memory.
+"""Letters between the ranks of a node: for each pair of them a ring of bytes in shared memory, and some words for what they do together.
 
 A letter is there whole or not at all: its writer moves the ring's head once every byte is written. It stays when its
 writer ends, until it is read.
@@ -18,6 +18,7 @@ __all__ = ["Mailboxes"]
 MOST_BYTES, LEAST_BYTES, ALL_BYTES = 256 << 10, 16 << 10, 16 << 20
 """Of one ring, and of all of a node."""
 _WORD = 8
+PAIR_WORDS = 8
 
 
 class Mailboxes:
@@ -26,12 +27,17 @@ class Mailboxes:
     def __init__(self, node: Transport) -> None:
         self._me, self._size = node.rank, node.size
         self._room = max(LEAST_BYTES, min(MOST_BYTES, ALL_BYTES // node.size**2 // 4096 * 4096))
-        words = 2 * node.size**2
+        words = (2 + PAIR_WORDS) * node.size**2
         self._block = SharedBlock(node, _WORD * words + node.size**2 * self._room)
         # Bytes written and read so far, by reader and writer; each word has one rank that writes it.
         self._words: memoryview = self._block.view(0, (words,), np.int64).data
         self._bytes: memoryview = self._block.view(_WORD * words, (node.size**2 * self._room,), np.uint8).data
         self._read = [0] * node.size
+
+    def pair(self, reader: int, writer: int) -> memoryview:
+        """Words of two ranks, which both read and write."""
+        at = 2 * self._size**2 + PAIR_WORDS * (reader * self._size + writer)
+        return self._words[at : at + PAIR_WORDS]
 
     def put(self, reader: int, letter: bytes) -> bool:
         """Whether there was room for it."""

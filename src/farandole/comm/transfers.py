@@ -23,12 +23,14 @@ import secrets
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from farandole.comm.exchange import read_memory, readable, wanted_exchange
+from farandole.comm.halves import LEAST_BYTES, help_reader, read_with_help
 from farandole.comm.mailboxes import Mailboxes
 from farandole.comm.reduce import note_fallback
 from farandole.comm.shared import SharingUnavailable
@@ -215,14 +217,32 @@ class Transfers:
         """What has come; raises what went wrong."""
         try:
             subject = self._subject(transfer)
-            wait_until(lambda: self.poll(transfer) or transfer.matched_ns > 0, subject, patient=True)
-            wait_until(lambda: self.poll(transfer), subject)
+            look = self._helping(transfer)
+            wait_until(lambda: look() or transfer.matched_ns > 0, subject, patient=True)
+            wait_until(look, subject)
         except BaseException as error:
             self._give_up(transfer, error)
             raise
         if transfer.error is not None:
             raise transfer.error
         return transfer.value
+
+    def _helping(self, transfer: Transfer) -> Callable[[], bool]:
+        """`poll`, and with a large message to a neighbour a part of the copying."""
+        array, mailboxes = transfer.array, self._mailboxes
+        if transfer.kind != "SEND" or array is None or array.nbytes < LEAST_BYTES or mailboxes is None or not self._beside(transfer):
+            return lambda: self.poll(transfer)
+        words = mailboxes.pair(self._places[transfer.peer], self._places[self._rank])
+        data = array.reshape(-1).view(np.uint8)
+
+        def look() -> bool:
+            help_reader(words, self._processes[transfer.peer], transfer.number, data)
+            return self.poll(transfer)
+
+        return look
+
+    def _beside(self, transfer: Transfer) -> bool:
+        return transfer.peer != self._rank and transfer.peer in self._processes
 
     def pending_keys(self) -> list[str]:
         with self._lock:
@@ -447,7 +467,7 @@ class Transfers:
         mark = np.zeros(1, np.int64)
         into = self._fill(transfer, note)
         try:
-            read_memory(process, note.address, into)
+            self._read_array(process, transfer, note, into)
             read_memory(process, note.mark, mark)
         except OSError:  # the sender has given that memory back
             mark[:] = 0
@@ -455,6 +475,14 @@ class Transfers:
             raise RankFailedError(f"{self._here()}{transfer.key}: rank {transfer.peer} has given up sending it")
         self._arrived(transfer)
         self._tell(transfer.peer, _TAKEN, (note.number, None, time.monotonic_ns() - transfer.matched_ns))
+
+    def _read_array(self, process: int, transfer: Transfer, note: Announcement, into: AnyArray) -> None:
+        if into.size < LEAST_BYTES or self._mailboxes is None or not self._beside(transfer):
+            read_memory(process, note.address, into)
+            return
+        words = self._mailboxes.pair(self._places[self._rank], self._places[transfer.peer])
+        subject = self._subject(transfer)
+        read_with_help(words, process, note.number, note.address, into, lambda ready: wait_until(ready, subject))
 
     def _arrived(self, transfer: Transfer) -> None:
         note = transfer.note
