@@ -15,7 +15,7 @@ from farandole.comm.transport import Transport
 
 __all__ = ["Mailboxes"]
 
-MOST_BYTES, LEAST_BYTES, ALL_BYTES = 256 << 10, 16 << 10, 16 << 20
+MOST_BYTES, LEAST_BYTES, ALL_BYTES = 64 << 10, 8 << 10, 4 << 20
 """Of one ring, and of all of a node."""
 _WORD = 8
 PAIR_WORDS = 8
