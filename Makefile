@@ -149,8 +149,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -c "from farandole.data.parse import prepare; prepare('float32', texts=True)"
 	@touch $@
 
-.venv/.compiled-%: $(READY) src/farandole/comm/compiled.py
-	@$(BIN)/python -c "import numpy; from farandole.comm.floats import prepare; prepare(numpy.dtype('$*'))"
+.venv/.compiled-%: $(READY) src/farandole/comm/node/compiled.py
+	@$(BIN)/python -c "import numpy; from farandole.comm.node.floats import prepare; prepare(numpy.dtype('$*'))"
 	@touch $@
 
 # addsitedir, unlike a plain path, also heeds the .pth file through which .venv finds this package.

@@ -20,13 +20,12 @@ from torch.nn import Parameter
 
 from bench.cases import Case
 from bench.contest import Contestant, Ranks, contest
-from farandole.comm import mpi
-from farandole.comm.kernels import Reduction
-from farandole.comm.process_sets import global_process_set
-from farandole.comm.reduce import TwoLevel
-from farandole.comm.shared import ResultWindow
-from farandole.comm.team import Team
-from farandole.torch.compression import Compression
+from farandole.comm.bytes import mpi
+from farandole.comm.gradients.team import Team
+from farandole.comm.named.process_sets import global_process_set
+from farandole.comm.node.kernels import Reduction
+from farandole.comm.node.shared import ResultWindow
+from farandole.comm.node.two_level import TwoLevel
 from farandole.torch.gradients import GradientReducer, ReducerSettings
 
 __all__ = ["measure"]
@@ -55,7 +54,7 @@ def _gradient(ranks: Ranks, mib: int, budget_s: float) -> list[Case]:
     for name, reduce in _peers(ranks, torch.empty_like(values)).items():
         contestants.append(_Turns(name, by_hand, mine, sums).of(reduce))
     samples = contest(ranks, contestants, budget_s=budget_s)
-    reducer.close()
+    reducer.retire()
     reduced = {c.name: samples[c.name] for c in contestants}
     read = {c.name: samples[c.name + _READ] for c in contestants}
     return [
@@ -78,7 +77,7 @@ def _reducer(parameter: Parameter, size: int) -> GradientReducer:
     """As DistributedOptimizer makes it with its defaults."""
     settings = ReducerSettings(
         how=Reduction("sum", 1.0, size),
-        compression=Compression.none,
+        wire=None,
         passes=1,
         sparse_as_dense=False,
         process_set=global_process_set,

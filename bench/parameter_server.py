@@ -20,7 +20,7 @@ from bench.cases import Case
 from bench.contest import Contestant, Ranks, contest
 from bench.models import Workload, workload
 from bench.training import Trainer
-from farandole.comm.waiting import Subject, wait_until
+from farandole.comm.bytes.waiting import Subject, wait_until
 
 __all__ = ["measure", "race"]
 

@@ -34,10 +34,10 @@ _NAMES = {
         "start_timeline",
         "stop_timeline",
     ),
-    "comm.process_sets": ("ProcessSet", "global_process_set"),
-    "comm.compression": ("Compression",),
-    "comm.energy": ("job_energy",),
-    "comm.probes": (
+    "comm.named.process_sets": ("ProcessSet", "global_process_set"),
+    "comm.named.compression": ("Compression",),
+    "comm.world.energy": ("job_energy",),
+    "comm.world.probes": (
         "ccl_built",
         "cuda_built",
         "ddl_built",
@@ -49,10 +49,10 @@ _NAMES = {
         "nccl_built",
         "rocm_built",
     ),
-    "comm.channels": ("receive", "receive_async", "send", "send_async", "sendrecv"),
-    "comm.streams": ("Stream",),
-    "comm.relay": ("relay",),
-    "comm.collectives": (
+    "comm.channels.channels": ("receive", "receive_async", "send", "send_async", "sendrecv"),
+    "comm.streams.streams": ("Stream",),
+    "comm.streams.relay": ("relay",),
+    "comm.named.collectives": (
         "Adasum",
         "Average",
         "Max",
@@ -99,16 +99,16 @@ __all__ = ["__version__", *sorted(_HOME)]
 
 if TYPE_CHECKING:
     from farandole import observe as observe
-    from farandole.comm.channels import *  # noqa: F403
-    from farandole.comm.collectives import *  # noqa: F403
-    from farandole.comm.compression import Compression as Compression
-    from farandole.comm.energy import job_energy as job_energy
-    from farandole.comm.probes import *  # noqa: F403
-    from farandole.comm.process_sets import ProcessSet as ProcessSet
-    from farandole.comm.process_sets import global_process_set as global_process_set
-    from farandole.comm.relay import relay as relay
-    from farandole.comm.streams import Stream as Stream
+    from farandole.comm.channels.channels import *  # noqa: F403
+    from farandole.comm.named.collectives import *  # noqa: F403
+    from farandole.comm.named.compression import Compression as Compression
+    from farandole.comm.named.process_sets import ProcessSet as ProcessSet
+    from farandole.comm.named.process_sets import global_process_set as global_process_set
+    from farandole.comm.streams.relay import relay as relay
+    from farandole.comm.streams.streams import Stream as Stream
     from farandole.comm.world import *  # noqa: F403
+    from farandole.comm.world.energy import job_energy as job_energy
+    from farandole.comm.world.probes import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:

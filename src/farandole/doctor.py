@@ -100,7 +100,7 @@ def _lines(finding: Finding) -> list[str]:
 
 
 def _mpi() -> list[Finding]:
-    answer = _run([sys.executable, "-m", "farandole.launch.probe"])
+    answer = _run([sys.executable, "-m", "farandole.comm.bytes.ask_mpi"])
     try:
         facts = json.loads(answer.stdout)
     except ValueError:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dying import AT_SECOND_CHECKPOINT
 from farandole.data.make import make
 from farandole.observe.analysis import analyse
 from farandole.workloads.finding import tables_of
@@ -191,28 +192,12 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, data: Path, frame
     assert "repeat  farandole run nt3" in run.stderr
 
 
-# Rank 0 of the first start dies when its second checkpoint has its name, and LATEST not yet.
-DIES = """
-import os, signal
-replace, seen = os.replace, []
-
-def counted(source, target, **options):
-    if str(target).endswith("LATEST"):
-        seen.append(target)
-        if len(seen) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-    replace(source, target, **options)
-
-if os.environ.get("FARANDOLE_RESTART") == "0":
-    os.replace = counted
-"""
-
 
 @pytest.mark.more  # two trainings; faults/ kills smaller ones
 def test_a_killed_run_ends_with_the_same_weights(
     finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, data: Path
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(DIES)
+    (tmp_path / "sitecustomize.py").write_text(AT_SECOND_CHECKPOINT)
     options = ["--data-dir", str(data), "--warmup-epochs", "1", "--output-dir", "here", *SMALL]
     often = ["-n", "2", "--epochs", "4", "--checkpoint-every", "3steps", "--restarts", "1", "--power"]
     run = farandole("run", "nt3", *options, *often, cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"})

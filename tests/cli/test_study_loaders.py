@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from farandole.cli import main
-from farandole.comm.watchdog import alive
+from farandole.comm.node.neighbours import alive
 from farandole.data.make import make
-from farandole.launch.processes import descendants
+from farandole.processes.tree import descendants
 from farandole.study.folder import StudyFolder
 from farandole.study.pages import forget_pages, held_share
 from farandole.workloads.finding import tables_of

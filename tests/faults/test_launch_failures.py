@@ -249,6 +249,22 @@ def test_mpiexec_dies() -> None:
     assert "mpiexec ended with code -9 before the ranks did" in failed(script, "", 1).stderr
 
 
+def test_a_stranger_on_the_launcher_s_line_disturbs_no_job() -> None:
+    script = """
+    import os, socket
+    from pathlib import Path
+    with socket.socket(socket.AF_UNIX) as end:
+        end.connect(str(Path(os.environ["FARANDOLE_JOB_DIR"], "launcher")))
+        end.sendall(b"\\x80\\x04." * 100)
+        while end.recv(4096):
+            pass
+    result("turned away")
+    """
+    done = run_ranks(2, script, launcher="farandole", timeout=90)
+    assert done.results == ["turned away"] * 2
+    assert done.stderr.count("farandole: a connection from this machine was turned away: it does not speak as ranks do") == 1
+
+
 def test_a_command_that_cannot_be_executed(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/no/such/interpreter\n")

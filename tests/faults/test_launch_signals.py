@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from ranktest.job import Job, launch_command
+from ranktest.job import SUPPORT, Job, launch_command
 from ranktest.processes import tagged, wait_until
 
 SOON_S = 20.0
@@ -104,3 +105,51 @@ def test_a_stopped_rank_is_ended_as_well(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGSTOP)
         os.kill(launcher(job), signal.SIGTERM)
         assert ended(job, SOON_S) == 143
+
+
+TALKING = """
+import os, sys, time
+from pathlib import Path
+from onrank import rank_number
+if rank_number() == 0:
+    for _ in range(1000):
+        print("x" * 999, flush=True)
+    Path("all.said").write_text(str(os.getpid()))
+elif "fail" in sys.argv:
+    while not Path("all.said").exists():
+        time.sleep(0.01)
+    sys.exit(3)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def unread(tmp_path: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A launcher whose output nobody reads, once a rank has written more than a pipe takes."""
+    script = tmp_path / "script.py"
+    script.write_text(TALKING)
+    command = [*launch_command("farandole", 2), sys.executable, str(script), *words]
+    environment = os.environ | {"PYTHONPATH": str(SUPPORT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as launcher:
+        try:
+            assert wait_until((tmp_path / "all.said").exists, SOON_S), "the launcher takes no more output"
+            yield launcher
+        finally:
+            launcher.kill()
+
+
+def test_a_terminal_that_takes_nothing_hides_no_ctrl_c(tmp_path: Path) -> None:
+    with unread(tmp_path) as launcher:
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(SOON_S) == 130
+        assert launcher.stderr is not None and b"SIGINT: all ranks were ended" in launcher.stderr.read()
+
+
+def test_a_terminal_that_takes_nothing_hides_no_rank_that_fails_and_loses_no_line(tmp_path: Path) -> None:
+    with unread(tmp_path, "fail") as launcher:
+        other = int((tmp_path / "all.said").read_text())
+        assert wait_until(lambda: not Path(f"/proc/{other}").exists(), SOON_S)
+        said, told = launcher.communicate(timeout=SOON_S)
+        assert launcher.returncode == 3
+        assert said == (b"[0] " + b"x" * 999 + b"\n") * 1000
+        assert b"rank 1 failed: exit code 3" in told

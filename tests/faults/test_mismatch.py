@@ -6,10 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from farandole.comm.kernels import Reduction
-from farandole.comm.plan import Entry, GradientPlan
-from farandole.comm.team import Team
-from farandole.comm.watchdog import CROSSED_S
+from farandole.comm.gradients.plan import Entry, GradientPlan
+from farandole.comm.gradients.team import Team
+from farandole.comm.node.kernels import Reduction
+from farandole.comm.world.watchdog import CROSSED_S
 from farandole.errors import EngineStopped
 from ranktest import rank_test
 

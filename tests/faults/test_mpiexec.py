@@ -192,6 +192,23 @@ def test_a_rank_that_dies_ends_the_job(deaths, case):
     assert code != 0 or (case[2] == "_exit" and (UNHELPED not in case or make() == "openmpi")), said
 
 
+def test_an_exception_is_told_with_its_rank_where_torch_distributed_has_a_hook_of_its_own():
+    script = """
+        import os, torch.distributed as dist, farandole as fd
+        fd.init()
+        store = f"file://{os.getcwd()}/store"
+        dist.init_process_group("gloo", init_method=store, rank=fd.rank(), world_size=fd.size())
+        fd.barrier()
+        if fd.rank() == 1:
+            raise ValueError("the batch is bad")
+        fd.barrier()
+    """
+    run = run_ranks(2, script, timeout=60, expect=None)
+    assert run.returncode != 0
+    assert run.stderr.count("[rank1]: ValueError: the batch is bad") == 1
+    assert "[rank1]: Traceback (most recent call last):" in run.stderr
+
+
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_rank_that_dies_alone_on_its_node_ends_the_job(victim):
     script = """
@@ -215,7 +232,7 @@ def test_a_rank_that_dies_alone_on_its_node_ends_the_job(victim):
 def test_a_rank_says_that_it_leaves_before_it_waits_for_others_to_end_a_timeline(tmp_path):
     script = """
         import os, sys, time, numpy as np, farandole as fd
-        from farandole.comm import last_words
+        from farandole.comm.world import last_words
         last_words.MEET_S = 100
         os.environ["FARANDOLE_NODE"] = str(rank_number())
         fd.init()

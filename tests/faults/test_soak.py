@@ -41,10 +41,10 @@ fail_here("after init")
 
 # Gradients through the engine alone: a rank that imports no framework starts in a fifth of the time.
 PLAIN = PRELUDE + """
-from farandole.comm.kernels import Reduction
-from farandole.comm.plan import Entry, GradientPlan
-from farandole.comm.process_sets import global_process_set
-from farandole.comm.team import Team
+from farandole.comm.node.kernels import Reduction
+from farandole.comm.gradients.plan import Entry, GradientPlan
+from farandole.comm.named.process_sets import global_process_set
+from farandole.comm.gradients.team import Team
 
 # One that is packed, one whose result is in the node's window. For floats of that size a rank imports numba, as torch's do.
 gradients = [np.ones(500, np.int32), np.ones(500 * 1300, np.int32)]

@@ -123,6 +123,24 @@ fd.barrier()  # rank 0 has sent all, and waits here
 seconds = 3
 result(fd.synchronize(fd.broadcast_async(np.ones(3) + fd.rank(), 0)).tolist())  # and exits after this one
 '''),
+    "a fault of the watchdog": (2, ABORT, """
+from farandole.comm.world import lifelines
+from farandole.comm.named import negotiate
+from farandole.errors import StalledError
+def faulty(*arguments):
+    raise RuntimeError("a fault that nobody has thought of")
+lifelines.Lifelines.lost = negotiate.Coordinator.missing = faulty
+if fd.rank() == 1:
+    while not os.path.exists("told"):
+        time.sleep(0.02)
+else:
+    try:
+        fd.allreduce(np.ones(1), name="metric")
+    except StalledError as error:
+        result(str(error))
+    open("told", "w").close()
+fd.barrier()
+"""),
     "as in Horovod": (2, {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}, "time.sleep(2.5 * fd.rank()); fd.barrier()"),
     "switched off": (
         2,
@@ -233,6 +251,13 @@ def test_nothing_follows_an_operation_that_was_given_up_half_way(ended):
 
 def test_a_rank_that_has_done_its_part_may_go_on_or_exit_while_others_wait_for_the_data(ended):
     assert ended("on its way").results == [[1, 1, 1]] * 2
+
+
+def test_a_watchdog_that_meets_a_fault_says_so_and_goes_on(ended):
+    run = ended("a fault of the watchdog")
+    assert "metric has waited" in run.by_rank[0]
+    assert "[rank 0/2] the watchdog goes on after a fault of its own:\nTraceback" in run.stderr
+    assert 1 <= run.stderr.count("RuntimeError: a fault that nobody has thought of") <= 4  # not every half second
 
 
 def test_horovod_s_variables_are_honoured(ended):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dying import AT_SECOND_CHECKPOINT
 from repository import ROOT
 
 EPOCHS, STEPS = 3, 9
@@ -64,22 +65,6 @@ def keras_weights():
     return model.get_weights()
 
 np.savez(out, *(keras_weights() if "keras" in file.name else torch_weights()))
-"""
-
-# Rank 0 of the first start dies when its second checkpoint has its name, and LATEST not yet.
-DIES = """
-import os, signal
-replace, seen = os.replace, []
-
-def counted(source, target, **options):
-    if str(target).endswith("LATEST"):
-        seen.append(target)
-        if len(seen) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-    replace(source, target, **options)
-
-if os.environ.get("FARANDOLE_RESTART") == "0":
-    os.replace = counted
 """
 
 
@@ -144,7 +129,7 @@ def test_it_is_the_model_trained_by_hand(tmp_path: Path, undisturbed: Run, api: 
 
 @pytest.mark.parametrize(("api", "n"), [everywhere(n, api) for api in APIS for n in (1, 2, 3)])
 def test_killed_and_resumed_it_ends_with_the_same_weights(tmp_path: Path, undisturbed: Run, api: str, n: int) -> None:
-    (tmp_path / "sitecustomize.py").write_text(DIES)
+    (tmp_path / "sitecustomize.py").write_text(AT_SECOND_CHECKPOINT)
     words = ["-m", "farandole", "run", str(example(api)), "-n", str(n), *OPTIONS, "--checkpoint-every", "4steps", "--restarts", "1"]
     said = ran([*words, "--output-dir", "here"], tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT / 'src'}")
     assert "starting again (1 of 1 restarts)" in said

@@ -441,7 +441,7 @@ def without(hvd, what):
     import os
     from unittest.mock import patch
 
-    from farandole.comm.shared import SharingUnavailable
+    from farandole.comm.node.shared import SharingUnavailable
 
     on_middle_node = hvd.rank() == 1
     alone = on_middle_node or hvd.size() == 2
@@ -458,7 +458,7 @@ def without(hvd, what):
         stack.enter_context(patch.dict(os.environ, variables))
         if what == "room for results":
             no_room = SharingUnavailable("no room")
-            stack.enter_context(patch("farandole.comm.plan.ResultWindow", side_effect=no_room))
+            stack.enter_context(patch("farandole.comm.gradients.plan.ResultWindow", side_effect=no_room))
         yield expected
 
 
@@ -485,8 +485,8 @@ def test_the_same_without(hvd, what):
 
 
 def test_the_limits_these_sizes_stand_for():
-    from farandole.comm.plan import BUCKET_BYTES, PIECE_BYTES
-    from farandole.comm.plan import DIRECT_BYTES as direct
+    from farandole.comm.gradients.plan import BUCKET_BYTES, PIECE_BYTES
+    from farandole.comm.gradients.plan import DIRECT_BYTES as direct
 
     limits = [PACKED_BYTES, direct, DIRECT_BYTES, BUCKET_BYTES, PIECE_BYTES, SPLIT_BYTES]
     assert all(a < b for a, b in pairwise(limits))

@@ -26,32 +26,41 @@ FORBIDDEN = {
     "farandole.report": (*FRAMEWORKS, *DOORS, "farandole.comm", "farandole.train", "farandole.data", "farandole.study", "farandole.cli", "mpi4py"),
     "farandole": ("farandole.cli", "mpi4py"),
 }
-ALLOWED = {("farandole.__main__", "farandole.cli"), ("farandole.comm.mpi", "mpi4py")}
+ALLOWED = {("farandole.__main__", "farandole.cli"), ("farandole.comm.bytes.mpi", "mpi4py")}
 
 # Each room, and the rooms it may import. Read downwards it is the order in which they are built; there is no way back.
 ROOMS = {
     "optim": (),
-    "launch": (),
-    "observe": ("launch",),
+    "processes": (),
+    "observe": ("processes",),
+    "launch": ("observe", "processes"),
     "results": ("observe",),
     "comm": ("launch", "observe"),
     "data": ("comm", "observe"),
-    "elastic": ("comm", "data", "launch"),
     "checkpoint": ("comm", "data", "observe"),
+    "elastic": ("checkpoint", "comm", "launch"),
     "torch": ("checkpoint", "comm", "elastic", "launch", "optim"),
     "tensorflow": ("comm", "launch"),
     "keras": ("checkpoint", "comm", "launch", "tensorflow", "torch"),
     "workloads": ("data", "optim"),
     "train": ("checkpoint", "comm", "data", "keras", "launch", "observe", "optim", "results", "torch", "workloads"),
     "candle": ("train",),
-    "study": ("comm", "data", "launch", "observe", "optim", "results", "train", "workloads"),
+    "study": ("comm", "data", "launch", "observe", "optim", "processes", "results", "train", "workloads"),
     "report": ("observe", "results"),
 }
+# The sub-rooms of comm, read in the same way. `current` and `public` are one module each, below and above them.
+COMM_ROOMS = {
+    "bytes": (),
+    "node": ("bytes",),
+    "named": ("bytes", "node"),
+    "gradients": ("bytes", "node", "named"),
+    "channels": ("bytes", "node", "named"),
+    "world": ("bytes", "node", "named", "gradients", "channels"),
+    "streams": ("bytes", "node", "named", "channels", "world"),
+}
+COMM_AGAINST = {("farandole.comm.named.join", "gradients")}
+"""Types alone: a rank that has joined takes part in plans, which announce their steps through it."""
 AGAINST = {
-    ("farandole.launch.launcher", "observe"),  # merges the timelines of ranks that have ended, and tells when they ran
-    ("farandole.launch.launcher", "elastic"),  # clears commits, and counts them to start again
-    ("farandole.launch.restarts", "elastic"),
-    ("farandole.launch.probe", "comm"),  # a program that asks MPI what it is
     ("farandole.tensorflow", "keras"),  # Horovod's names for the other door
     ("farandole.tensorflow.keras", "keras"),
 }
@@ -108,16 +117,34 @@ def test_rooms_import_in_one_direction() -> None:
     assert wrong == AGAINST, "an exception that nothing needs any more"
 
 
+def test_private_modules_of_keras_are_imported_in_one_room() -> None:
+    found = {module.name for module in modules() for one in module.imports() if one.is_within("keras.src")}
+    assert {name for name in found if not name.startswith("farandole.keras.private.")} == set()
+    assert found
+
+
 def test_no_cycle_among_rooms() -> None:
     assert [*TopologicalSorter(ROOMS).static_order()]
+
+
+def comm_room_of(name: str) -> str:
+    parts = name.split(".")
+    return parts[2] if parts[:2] == ["farandole", "comm"] and len(parts) > 2 and parts[2] in COMM_ROOMS else ""
+
+
+def test_rooms_of_comm_import_in_one_direction() -> None:
+    mine = [(module.name, comm_room_of(module.name), module) for module in modules() if comm_room_of(module.name)]
+    found = {(name, room, comm_room_of(one.name)) for name, room, module in mine for one in module.imports()}
+    wrong = {(name, other) for name, room, other in found if other not in ("", room, *COMM_ROOMS[room])}
+    assert wrong == COMM_AGAINST
 
 
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("farandole.comm.engine", "def f():\n    import torch"),
-        ("farandole.comm.engine", "from ..torch import optimizer"),
-        ("farandole.comm.engine", "import importlib\nimportlib.import_module('jax')"),
+        ("farandole.comm.named.engine", "def f():\n    import torch"),
+        ("farandole.comm.named.engine", "from ...torch import optimizer"),
+        ("farandole.comm.named.engine", "import importlib\nimportlib.import_module('jax')"),
         ("farandole.observe.timeline", "from farandole.comm import world"),
         ("farandole.report.page", "from .. import comm"),
         ("farandole.study.running", "from farandole.report import write_report"),

@@ -41,7 +41,7 @@ def same(found, wanted):
     )
 
 
-@rank_test(n=[1, 2, 3])
+@rank_test(n=[1, 2, 3], shipped=True)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_type_and_operation_at_every_size(fd, dtype, op):
@@ -61,7 +61,7 @@ def test_every_type_and_operation_at_every_size(fd, dtype, op):
         same(mine, arrays[fd.rank()])  # the input is left alone
 
 
-@rank_test(n=[2, 3])
+@rank_test(n=[2, 3], shipped=True)
 def test_the_default_is_the_average(fd):
     mean = (fd.size() - 1) / 2
     assert fd.allreduce(np.full(3, fd.rank(), np.float32)).tolist() == [mean] * 3

@@ -8,10 +8,10 @@ SHAPES = [("large", (600, 1000)), ("bias", (7,)), ("middle", (40, 50))]
 
 
 def reducer_of(hvd, *, in_place, threads=1, dtype="float32"):
-    from farandole.comm.buffers import BufferReducer, BufferSettings, Shape
-    from farandole.comm.kernels import Reduction
-    from farandole.comm.process_sets import global_process_set
-    from farandole.comm.team import Team
+    from farandole.comm.gradients.buffers import BufferReducer, BufferSettings, Shape
+    from farandole.comm.gradients.team import Team
+    from farandole.comm.named.process_sets import global_process_set
+    from farandole.comm.node.kernels import Reduction
 
     settings = BufferSettings(
         how=Reduction("sum", 1.0, hvd.size()), wire=None, process_set=global_process_set, team=Team(threads=threads)

@@ -136,6 +136,45 @@ def test_restore_goes_back_to_the_last_commit_as_often_as_needed(hvd):
 
 
 @rank_test(n=[1, 2], door="torch")
+def test_a_commit_on_disk_holds_arrays_and_what_else_there_is_and_comes_back(hvd):
+    import shutil
+    import tempfile
+    from pathlib import Path
+
+    import torch
+
+    from farandole.elastic.commits import Commits
+
+    def trained(seed, **values):
+        model, optimizer = training(hvd, seed=seed)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5])
+        sampler = hvd.elastic.ElasticSampler(range(9))
+        return hvd.elastic.TorchState(model, optimizer, schedule=schedule, sampler=sampler, **values)
+
+    folder = Path(hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0))
+    mine = trained(1, epoch=3, seen={1, 2})
+    mine.sampler.record_batch(0, 2)
+    first, second = Commits(folder, 0, print), Commits(folder, 0, print)
+    mine.resume(first)
+    mine.commit()
+    first.close()
+    if hvd.rank() == 0:
+        arrays, objects = folder.glob("run0/*/arrays.safetensors"), folder.glob("run0/*/objects.pickle")
+        assert next(arrays).stat().st_size > sum(p.nbytes for p in mine.model.parameters())
+        assert b"seen" in (pickled := next(objects).read_bytes()) and b"weight" not in pickled
+    again = trained(2, epoch=0, seen=set())
+    again.resume(second)
+    again.sync()
+    assert numbers(again.model, again.optimizer) == numbers(mine.model, mine.optimizer)
+    assert (again.epoch, again.seen) == (3, {1, 2})
+    for name in ("schedule", "sampler"):
+        assert getattr(again, name).state_dict() == getattr(mine, name).state_dict()
+    hvd.barrier()
+    second.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@rank_test(n=[1, 2], door="torch")
 def test_a_model_put_in_the_place_of_another_is_the_one_that_is_kept(hvd):
     state = hvd.elastic.TorchState(*training(hvd, distributed=False, seed=1))
     state.model, state.optimizer = training(hvd, distributed=False, seed=2)

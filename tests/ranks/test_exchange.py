@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ranktest import rank_test
+from ranktest import rank_test, run_ranks
 
 WAYS = {
     "direct": {"FARANDOLE_NODE_EXCHANGE": "direct"},
@@ -120,7 +120,7 @@ def test_packs_end_at_the_fusion_threshold(fd):
 
 @rank_test(n=2, env={"FARANDOLE_NODE_EXCHANGE": "window"})
 def test_without_room_to_share_arrays_travel_over_mpi_and_that_is_said_once(fd):
-    from farandole.comm import shared
+    from farandole.comm.node import shared
 
     kept, shared.FOLDER = shared.FOLDER, Path("/nonexistent")
     try:
@@ -139,6 +139,27 @@ def test_without_room_to_share_arrays_travel_over_mpi_and_that_is_said_once(fd):
     assert any("/nonexistent" in reason for reason in fd.describe()["fallbacks"])
 
 
+@pytest.mark.parametrize(("scope", "during", "after"), [("1", {2**64 - 1}, {2**64 - 1, 0}), ("0", set(), set())])
+def test_memory_is_open_to_others_only_where_yama_asks_for_it_and_only_while_neighbours_read_it(tmp_path, scope, during, after):
+    script = """
+        import sys
+        from pathlib import Path
+        import numpy as np
+        import farandole as fd
+        from farandole.comm.node import exchange
+        agreed = set()
+        exchange.YAMA, exchange._libc.prctl = Path(sys.argv[1]), lambda option, who, *_: agreed.add(who.value)
+        fd.init()
+        fd.allreduce(np.ones(100_000))
+        during = sorted(agreed)
+        fd.shutdown()
+        result([during, sorted(agreed)])
+    """
+    (tmp_path / "scope").write_text(f"{scope}\n")
+    run = run_ranks(2, script, args=[str(tmp_path / "scope")])
+    assert run.results == [[sorted(during), sorted(after)]] * 2
+
+
 def bad_setting(fd):
     with pytest.raises(ValueError, match=r"unknown node algorithm 'rings'; known: flat, sliced"):
         fd.allreduce(np.ones(100_000))
@@ -150,7 +171,7 @@ def test_a_wrong_algorithm_is_named(ranks):
 
 def tiny_and_odd(fd):
     """Averages of numbers at the edges of float32, in an array large enough to be summed in one compiled call."""
-    from farandole.comm import floats
+    from farandole.comm.node import floats
 
     edges = np.float32([1e-45, 3e-45, -1e-45, 1.1e-38, 3e38, -3e38, np.inf, -np.inf, np.nan, 0.0, -0.0, 1 / 3])
     result = fd.allreduce(np.resize(np.roll(edges, fd.rank()), 1 << 20), op=fd.Average)

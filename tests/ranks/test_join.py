@@ -84,7 +84,7 @@ def no_plans():
     """As if every optimizer of this rank had been dropped."""
     from farandole.comm.world import current
 
-    plans = list(current().plans)
+    plans = dict(current().plans)
     current().plans.clear()
     yield
     current().plans.update(plans)
@@ -167,7 +167,7 @@ def test_joining_in_the_middle_of_a_step_is_refused(hvd):
 def test_optimizers_of_other_sets_are_none_of_the_world_s(hvd):
     import torch
 
-    from farandole.comm.join import join
+    from farandole.comm.named.join import join
 
     alone = hvd.add_process_set([0])
     every, own = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))

@@ -1,5 +1,6 @@
 """The Keras door on two ranks, on every backend: what users rely on, and what they can get wrong."""
 
+import numpy as np
 import pytest
 
 from kerasmodels import compiled, data, model_of, on_two, weights
@@ -270,7 +271,7 @@ def test_epochs_of_arrays_do_not_wait_for_tuning(hvd):
     """A dataset of the user's own is tuned as the user wants it."""
     import tensorflow as tf
 
-    from farandole.keras import on_tensorflow
+    from farandole.keras.private import on_tensorflow
 
     model = compiled(hvd, model_of())
     ours, tuned = on_tensorflow._Epochs, []
@@ -320,6 +321,21 @@ def test_batches_at_hand_are_not_made_ahead(hvd):
         weights.append(model.get_weights())
     for ours, theirs in zip(*weights):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@on_two()
+def test_a_rank_outside_the_set_trains_alone(hvd):
+    import keras
+
+    first = hvd.add_process_set([0])
+    model, plain = compiled(hvd, model_of(), process_set=first), model_of()
+    plain.compile(keras.optimizers.SGD(0.05), "mse")
+    for held in (model, plain):
+        held.fit(*data(16 + 8 * hvd.rank(), hvd.rank()), batch_size=8, shuffle=False, verbose=0)
+    for ours, theirs in zip(weights(model), weights(plain)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)  # JAX compiles another step
+    hvd.barrier()
+    assert hvd.remove_process_set(first)
 
 
 @on_two()
@@ -390,7 +406,7 @@ def test_gradients_can_travel_in_16_bits(hvd, way):
     assert keras.backend.backend() != "torch" or narrow.optimizer.communication_statistics()["steps"] == 3
 
 
-@on_two()
+@on_two(shipped=True)
 def test_sums_averages_and_clipping(hvd):
     """Gradients 1 and 3; what is clipped is their average, as it would be on one process."""
     import keras
@@ -426,7 +442,7 @@ def test_gradients_of_another_type_than_the_variable_are_cast(hvd):
         assert np.unique(keras.ops.convert_to_numpy(variable)).tolist() == [-2]
 
 
-@on_two()
+@on_two(shipped=True)
 def test_values_and_callbacks(hvd):
     import keras
     import numpy as np

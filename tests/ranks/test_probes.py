@@ -15,10 +15,8 @@ def test_numpy_s_probes_say_that_mpi_is_the_transport(fd):
 
 @rank_test(n=[1, 2], door="torch")
 def test_torch_s_probes_say_the_same(hvd):
-    import farandole as fd
-
-    for name in [*NEVER, "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built"]:
-        assert getattr(hvd, name)() == getattr(fd, name)(), name
+    assert hvd.mpi_built() is hvd.mpi_enabled() is hvd.mpi_threads_supported() is True
+    assert [getattr(hvd, name)() for name in NEVER] == [False] * len(NEVER)
     # Scripts compare it with a version: `hvd.nccl_built() >= 2700`.
     assert type(hvd.nccl_built()) is int and hvd.nccl_built() == 0
 

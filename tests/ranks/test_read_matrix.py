@@ -140,7 +140,7 @@ import os
 os.environ["FARANDOLE_NODE"] = os.environ["NODES_OF_RANKS"].split(",")[rank_number()]
 import numpy as np
 import farandole as fd
-from farandole.comm.shared import SharingUnavailable
+from farandole.comm.node.shared import SharingUnavailable
 from farandole.data import parse, read_matrix, together
 from farandole.errors import DataError
 

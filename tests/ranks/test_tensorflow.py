@@ -167,6 +167,81 @@ def test_local_layers_and_embeddings(hvd):
 
 
 @on_two
+def test_rows_that_do_not_say_of_how_many_they_are(hvd):
+    """Sparse gradients without a dense_shape: of a tape, of an optimizer, and given to allreduce."""
+    import keras
+    import tensorflow as tf
+
+    rows = tf.constant([hvd.rank(), 3])
+
+    @tf.custom_gradient
+    def looked_up(table):
+        return tf.gather(table, rows), lambda dy: tf.IndexedSlices(dy, rows)
+
+    table = tf.Variable(tf.zeros([5, 2]))
+    layer = keras.Variable(tf.zeros([5, 2]))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.build([layer])
+
+    def gradients():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(looked_up(table)) * (hvd.rank() + 1)
+        (own,) = tape.gradient(loss, [table])
+        assert own.dense_shape is None
+        optimizer.apply([own], [layer])
+        found = hvd.allreduce(own, op=hvd.Sum)
+        pair = hvd.grouped_allreduce([own, tf.ones([2])])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(looked_up(table)) * (hvd.rank() + 1)
+        (total,) = hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, [table])
+        return total, found.values, found.indices, pair[0].values, pair[1]
+
+    for number, run in enumerate(ways(gradients), start=1):
+        total, values, indices, halves, dense = run()
+        assert total.numpy()[:, 0].tolist() == [1, 2, 0, 3, 0]
+        assert values.numpy()[:, 0].tolist() == [1, 1, 2, 2] and indices.numpy().tolist() == [0, 3, 1, 3]
+        assert halves.numpy()[:, 0].tolist() == [0.5, 0.5, 1, 1] and dense.numpy().tolist() == [1, 1]
+        assert layer.numpy()[:, 0].tolist() == [-0.5 * number, -1.0 * number, 0, -1.5 * number, 0]
+    with pytest.raises(ValueError, match="Average or Sum"):
+        hvd.allreduce(tf.IndexedSlices(tf.ones([2, 2]), rows), op=hvd.Max)
+
+
+@on_two
+def test_variables_are_broadcast_in_place(hvd):
+    import tensorflow as tf
+
+    def from_rank_1(variables):
+        return hvd.broadcast_(variables, root_rank=1)
+
+    for run in ways(from_rank_1):
+        variables = [tf.Variable(tf.fill([3], float(hvd.rank()))), tf.Variable(hvd.rank())]
+        values = run(variables)
+        for found in (values, variables):
+            assert [v.numpy().max() for v in found] == [v.numpy().min() for v in found] == [1, 1]
+    hvd.broadcast_(variables, 0, name="weights")
+
+
+@on_two
+def test_a_rank_outside_the_set_has_its_own_gradients(hvd):
+    import keras
+    import tensorflow as tf
+
+    first = hvd.add_process_set([0])
+    weight, variable = keras.Variable(tf.zeros([2])), tf.Variable(tf.ones([2]))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=first)
+    optimizer.build([weight])
+    for _ in range(1 + hvd.rank()):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable) * (hvd.rank() + 1)
+        (gradient,) = hvd.DistributedGradientTape(tape, process_set=first).gradient(loss, [variable])
+        optimizer.apply([gradient], [weight])
+    assert gradient.numpy().tolist() == [hvd.rank() + 1] * 2
+    assert weight.numpy().tolist() == [[-1, -1], [-4, -4]][hvd.rank()]
+    hvd.barrier()
+    assert hvd.remove_process_set(first)
+
+
+@on_two
 def test_an_embedding_can_stay_with_its_rank(hvd):
     import keras
     import tensorflow as tf
@@ -269,6 +344,7 @@ def test_a_tape_that_stays_takes_tensors_sums_and_16_bits(hvd):
 def test_the_plan_of_a_tape_goes_with_the_model(hvd):
     import gc
     import threading
+    import time
 
     import keras
     import tensorflow as tf
@@ -278,18 +354,25 @@ def test_the_plan_of_a_tape_goes_with_the_model(hvd):
             loss = tf.reduce_sum(variable * 1.0)
         hvd.DistributedGradientTape(tape).gradient(loss, [variable])
 
+    def team():
+        return {thread for thread in threading.enumerate() if thread.name.startswith("farandole-team")}
+
+    others = team()
     for kind in (tf.Variable, keras.Variable):
         train(kind([1.0, 2.0]))
-        gc.collect()
-        before = threading.active_count()
+        before = team()
         kept = kind([1.0, 2.0])
         train(kept)
-        assert threading.active_count() > before  # a plan of its own, also for another of the same shape
+        assert team() - before  # a plan of its own, also for another of the same shape
         for _ in range(3):
             train(kind([1.0, 2.0]))
+        threads = team() - others
         del kept
         gc.collect()
-        assert threading.active_count() <= before
+        limit_s = time.monotonic() + 10  # they end by themselves, soon
+        while any(thread.is_alive() for thread in threads) and time.monotonic() < limit_s:
+            time.sleep(0.02)
+        assert not any(thread.is_alive() for thread in threads)
 
 
 @on_two

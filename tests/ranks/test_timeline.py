@@ -146,7 +146,7 @@ def test_what_others_record_after_rank_0_has_ended_is_not_lost(tmp_path):
     path = tmp_path / "trace.json"
     script = """
         import time, farandole as fd
-        from farandole.comm import last_words
+        from farandole.comm.world import last_words
         from farandole.observe import timeline
         last_words.MEET_S = 0.2
         fd.init()
@@ -168,7 +168,7 @@ def test_ranks_of_two_nodes_may_stop_at_different_times(tmp_path):
     path = tmp_path / "trace.json"
     script = """
         import os, time, numpy as np, farandole as fd
-        from farandole.comm import last_words
+        from farandole.comm.world import last_words
         last_words.MEET_S = 0.5
         os.environ["FARANDOLE_NODE"] = str(rank_number())
         fd.init()

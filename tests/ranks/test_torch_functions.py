@@ -176,8 +176,43 @@ def test_broadcast_optimizer_state_moves_no_weight(hvd, kind):
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0, model=model)
     assert all((value == before[name]).all() for name, value in model.state_dict().items())
-    assert all(p.grad is None for p in model.parameters())
     train(model, optimizer, steps=1, rank=0)
+
+
+@rank_test(n=[1, 2], door="torch")
+def test_an_optimizer_without_a_state_gets_gradients_of_zeros(hvd):
+    """Scripts made for Horovod use them without a look at whether there are any; frozen parameters have none."""
+    import torch
+
+    model = model_of_rank(hvd)
+    frozen = next(model.parameters()).requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(optimizer_of(model, "SGD"))
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    for p in model.parameters():
+        assert p.grad is None if p is frozen else not p.grad.any()
+    model(torch.ones(6, 4)).sum().backward()
+    optimizer.step()
+    assert frozen.grad is None
+
+
+@rank_test(n=[1, 2], door="torch")
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_an_optimizer_of_sparse_gradients_alone_gets_sparse_ones(hvd, zeroed):
+    import torch
+
+    table = torch.nn.Embedding(100, 4, sparse=True)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SparseAdam(table.parameters(), lr=0.1))
+    hvd.broadcast_parameters(table.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    before = table.weight.detach().clone()
+    for _ in range(2):
+        if zeroed:
+            optimizer.zero_grad(set_to_none=False)
+        table(torch.tensor([hvd.rank(), 7])).sum().backward()
+        optimizer.step()
+        assert table.weight.grad.is_sparse
+    changed = (table.weight != before).any(dim=1).nonzero().flatten().tolist()
+    assert changed == [*range(hvd.size()), 7]
 
 
 @rank_test(n=[2, 3], door="torch")

@@ -13,12 +13,12 @@ __all__ = ["compiled", "data", "model_of", "on_two", "weights"]
 ENV = {"JAX_ENABLE_X64": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
 
 
-def on_two(backends: Sequence[str] = ("torch", "tensorflow", "jax")) -> Callable[..., Any]:
+def on_two(backends: Sequence[str] = ("torch", "tensorflow", "jax"), *, shipped: bool = False) -> Callable[..., Any]:
     """A test on two ranks, once for each backend.
 
     `make test` runs those of torch, and all backends' in tests/parity.
     """
-    return rank_test(n=2, door="keras", env=ENV, backends=backends, more=("tensorflow", "jax"), timeout=90)
+    return rank_test(n=2, door="keras", env=ENV, backends=backends, more=("tensorflow", "jax"), timeout=90, shipped=shipped)
 
 
 def model_of(widths: Sequence[int] = (16, 1), seed: int = 0, policy: str = "float32") -> Any:

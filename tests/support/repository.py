@@ -16,7 +16,7 @@ HIDDEN_BUT_WRITTEN = {".ci", ".github", ".gitignore"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Import:
-    """One imported name, absolute: `from .mpi import world` in farandole.comm.engine is `farandole.comm.mpi.world`."""
+    """One imported name, absolute: `from .mpi import world` in farandole.comm.named.engine is `farandole.comm.bytes.mpi.world`."""
 
     name: str
     line: int

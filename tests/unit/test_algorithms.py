@@ -2,7 +2,7 @@
 
 import pytest
 
-from farandole.comm.algorithms import AlgorithmTable
+from farandole.comm.node.algorithms import AlgorithmTable
 from farandole.errors import SettingsError
 
 INFINITY = float("inf")

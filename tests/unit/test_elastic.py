@@ -1,18 +1,29 @@
 """Elastic states in one process: what is saved, what is on disk, and when a job is started again."""
 
+import os
+import shutil
+from collections import Counter, OrderedDict, namedtuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
+from ml_dtypes import bfloat16
+from safetensors.numpy import load_file
 
+from farandole.checkpoint import read
 from farandole.elastic import ObjectState
-from farandole.elastic.commits import Commits, clear, count
+from farandole.elastic.commits import Commits
 from farandole.elastic.hosts import change_of_hosts
 from farandole.errors import CommitError
-from farandole.launch.channel import Link
+from farandole.launch.commits import clear
 from farandole.launch.hosts import Host, parse_hosts
 from farandole.launch.job import Job
+from farandole.launch.link import Link
 from farandole.launch.messages import Ended, Place, RankException, Started
 from farandole.launch.ranks import Rank
 from farandole.launch.restarts import Restarts
@@ -23,16 +34,27 @@ def alone(**values: Any) -> ObjectState:
     return ObjectState(bcast_object=lambda value, *_: value, get_rank=lambda: 0, **values)
 
 
-def committed(folder: Path, times: int) -> list[str]:
-    """The values 1 to `times`, committed; the names of the files that are there now."""
-    commits = Commits(folder)
-    for value in range(1, times + 1):
-        commits.write({"epoch": value}, ranks=2)
-    return names(folder)
+@contextmanager
+def commits_in(folder: Path, run: int = 0, say: Callable[[str], object] = pytest.fail) -> Iterator[Commits]:
+    commits = Commits(folder, run, say)
+    try:
+        yield commits
+    finally:
+        commits.close()
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+def committed(folder: Path, *values: Any) -> list[Path]:
+    """States with each of these values, committed; where those are that are there now."""
+    with commits_in(folder) as commits:
+        for value in values:
+            commits.write({"value": value}, ranks=2)
+    return sorted(folder.glob("run0/*-step-*"))
+
+
+def newest(folder: Path, run: int = 0, say: Callable[[str], object] = pytest.fail) -> tuple[int, int, Any] | None:
+    with commits_in(folder, run, say) as commits:
+        found = commits.newest()
+    return None if found is None else (found.number, found.ranks, found.values["value"])
 
 
 # In memory
@@ -60,72 +82,79 @@ def test_reset_callbacks_are_called_in_their_order() -> None:
 
 
 def test_the_two_latest_commits_are_kept_and_the_newest_is_found(tmp_path: Path) -> None:
-    assert committed(tmp_path / "new", 4) == ["run0.00000003.commit", "run0.00000004.commit"]
-    assert Commits(tmp_path / "new").newest(pytest.fail) == (4, 2, {"epoch": 4})
+    kept = committed(tmp_path / "new", 1, 2, 3, 4)
+    assert [path.name for path in kept] == ["00000003-step-3", "00000004-step-4"]
+    assert newest(tmp_path / "new") == (4, 2, 4)
 
 
-@pytest.mark.parametrize("cut", [0, 5, 30, -1, -60])
-def test_a_commit_that_was_cut_off_is_named_and_the_one_before_is_used(tmp_path: Path, cut: int) -> None:
-    committed(tmp_path, 3)
-    last = tmp_path / "run0.00000003.commit"
-    last.write_bytes(last.read_bytes()[:cut])
+class Loss(float):
+    pass
+
+
+Pair = namedtuple("Pair", "left right")
+
+VALUES = [
+    {"epoch": 3, 5: [None, True, ("a", float("inf")), 10**30]},
+    OrderedDict(b=1, a=2), Counter("aab"), Pair(1, {2}), Loss(0.5), np.float64(0.5), {"mark$": {"$tuple": [1]}},
+    np.float64, b"bytes", datetime(2026, 1, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_value_comes_back_as_it_was_type_and_all(tmp_path: Path, value: Any) -> None:
+    committed(tmp_path, value)
+    found = newest(tmp_path)
+    assert found is not None and found[2] == value
+    assert repr(found[2]) == repr(value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", ">i4", "complex128", "datetime64[s]", "O"])
+def test_arrays_of_every_type_come_back(tmp_path: Path, dtype: str) -> None:
+    value = np.arange(6).reshape(2, 3).astype(bfloat16 if dtype == "bfloat16" else dtype)
+    committed(tmp_path, value)
+    found = newest(tmp_path)
+    assert found is not None and found[2].dtype == value.dtype
+    assert (found[2] == value).all()
+
+
+def test_arrays_and_numbers_are_a_checkpoint_that_others_read_without_pickle(tmp_path: Path) -> None:
+    (path,) = committed(tmp_path, {"weights": np.ones(3), "epoch": 2})
+    assert not list(path.glob("*pickle*"))
+    assert read(path)["value"]["epoch"] == 2
+    assert load_file(path / "arrays.safetensors")["value/weights"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "state.json", "arrays.safetensors", "objects.pickle"])
+def test_a_commit_that_is_not_whole_is_named_and_the_one_before_is_used(tmp_path: Path, file: str) -> None:
+    last = committed(tmp_path, {1}, {2}, {3})[-1]
+    (last / file).write_bytes((last / file).read_bytes()[:-9])
     said: list[str] = []
-    commits = Commits(tmp_path)
-    assert commits.newest(said.append) == (2, 2, {"epoch": 2})
-    assert len(said) == 1 and f"{last} is cut off" in said[0]
-    commits.write({"epoch": 9}, ranks=2)
-    assert names(tmp_path) == ["run0.00000002.commit", "run0.00000004.commit"], "the good one before is kept"
-
-
-def test_a_single_changed_bit_anywhere_is_noticed(tmp_path: Path) -> None:
-    committed(tmp_path, 2)
-    last = tmp_path / "run0.00000002.commit"
-    whole = last.read_bytes()
-    for at in range(len(whole)):
-        last.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
-        found = Commits(tmp_path).newest(lambda _: None)
-        assert found is not None and found.number == 1, f"byte {at}"
-
-
-def test_a_full_disk_is_an_error_that_keeps_the_last_commit(tmp_path: Path) -> None:
-    commits = Commits(tmp_path)
-    commits.write({"epoch": 1}, ranks=2)
-    (tmp_path / "run0.part").symlink_to("/dev/full")
-    with pytest.raises(CommitError, match=r"commit 2 could not be written to .*: No space left on device; commit 1 is"):
-        commits.write({"epoch": 2}, ranks=2)
-    assert names(tmp_path) == ["run0.00000001.commit"]
-    assert commits.write({"epoch": 2}, ranks=2) == 2
-
-
-def test_what_a_killed_writer_left_is_overwritten(tmp_path: Path) -> None:
-    committed(tmp_path, 1)
-    (tmp_path / "run0.part").write_bytes(b"half")
-    assert committed(tmp_path, 1) == ["run0.00000002.commit"]
+    assert newest(tmp_path, say=said.append) == (2, 2, {2})
+    assert len(said) == 1 and f"{last} is damaged: {file}" in said[0]
 
 
 def test_every_elastic_function_of_a_script_has_its_own(tmp_path: Path) -> None:
     for run in (0, 1):
-        Commits(tmp_path, run).write({"run": run}, ranks=1)
-    found = [Commits(tmp_path, run).newest(pytest.fail) for run in (0, 1, 2)]
-    assert [commit and commit.values["run"] for commit in found] == [0, 1, None]
-    assert count(tmp_path) == 2
+        with commits_in(tmp_path, run) as commits:
+            commits.write({"value": run}, ranks=1)
+    assert [newest(tmp_path, run) for run in (0, 1, 2)] == [(1, 1, 0), (1, 1, 1), None]
 
 
 def test_clearing_removes_commits_only(tmp_path: Path) -> None:
     mine, shared = tmp_path / "mine", tmp_path / "shared"
-    committed(mine, 2)
-    committed(shared, 2)
+    committed(mine, {1}, {2})
+    committed(shared, {1})
     (shared / "run.json").write_text("{}")
     for folder in (mine, shared, tmp_path / "absent"):
         clear(folder)
     assert not mine.exists()
-    assert names(shared) == ["run.json"]
+    assert [path.name for path in shared.iterdir()] == ["run.json"]
 
 
 def test_a_commit_of_another_state_says_which_names_differ(tmp_path: Path) -> None:
     committed(tmp_path, 1)
-    with pytest.raises(CommitError, match="holds epoch, the state has batch, epoch"):
-        alone(epoch=0, batch=0).resume(Commits(tmp_path), pytest.fail)
+    with commits_in(tmp_path) as commits, pytest.raises(CommitError, match="holds value, the state has batch, value"):
+        alone(value=0, batch=0).resume(commits)
 
 
 class Gone:
@@ -139,10 +168,67 @@ def test_a_commit_whose_classes_are_gone_is_not_taken_for_a_damaged_one(
 
     monkeypatch.setattr(module, "Gone", Gone, raising=False)
     monkeypatch.setattr(Gone, "__module__", module.__name__)
-    Commits(tmp_path).write(Gone(), ranks=1)
+    committed(tmp_path, Gone())
     monkeypatch.delattr(module, "Gone")
     with pytest.raises(CommitError, match=r"is whole, but .* cannot read it back: AttributeError.*Gone"):
-        Commits(tmp_path).newest(pytest.fail)
+        newest(tmp_path)
+
+
+def test_commits_of_the_former_version_are_refused(tmp_path: Path) -> None:
+    former = tmp_path / "run0.00000007.commit"
+    former.write_bytes(b"farandole commit 1\n")
+    with pytest.raises(CommitError, match=rf"{former} was made by an earlier version of farandole.* Remove {tmp_path}"):
+        newest(tmp_path)
+    clear(tmp_path)
+    assert former.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CommitError, match=r"Not a directory.*Another folder for commits: farandole launch --commit-dir DIR"):
+        committed(tmp_path / "file", 1)
+
+
+# Whose they are
+
+
+class Trap:
+    """Notes that it was unpickled."""
+
+    def __init__(self, note: Path) -> None:
+        self.note = note
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.note,)
+
+
+def test_only_their_owner_reads_objects_and_key(tmp_path: Path) -> None:
+    (path,) = committed(tmp_path, {1})
+    assert [(file.stat().st_mode & 0o777) for file in (path / "objects.pickle", tmp_path / "KEY")] == [0o600, 0o600]
+
+
+def test_what_somebody_else_has_planted_is_never_unpickled(tmp_path: Path) -> None:
+    mine, planted, note = tmp_path / "mine", tmp_path / "planted", tmp_path / "unpickled"
+    committed(mine, {1})
+    committed(planted, Trap(note))
+    shutil.rmtree(mine / "run0")
+    shutil.copytree(planted / "run0", mine / "run0")  # as a whole, its checksums too
+    with pytest.raises(CommitError, match="does not have this job's code: somebody else has made it, and it is not read"):
+        newest(mine)
+    assert not note.exists()
+    newest(planted)
+    assert note.exists(), "which it would have been"
+
+
+@pytest.mark.parametrize(("mode", "owner"), [(0o644, None), (0o600, 12345)], ids=["others may read it", "of another user"])
+def test_a_key_that_somebody_else_may_know_is_refused(tmp_path: Path, mode: int, owner: int | None) -> None:
+    if owner is not None and os.geteuid():
+        pytest.skip("only root gives files away")
+    committed(tmp_path, {1})
+    (tmp_path / "KEY").chmod(mode)
+    os.chown(tmp_path / "KEY", -1 if owner is None else owner, -1)
+    with pytest.raises(CommitError, match="is not this job's: somebody else has made it, or others may read it"):
+        newest(tmp_path)
 
 
 # Hosts
@@ -192,14 +278,9 @@ def test_the_same_error_without_a_commit_in_between_is_not_tried_a_third_time(tm
     some = restarts(5, tmp_path)
     assert [some.another(ended(**raised("ValueError"))) for _ in range(2)] == [True, False]
     assert some.made == 1 and some.refused == "it failed as before, without a new commit or checkpoint"
-    moving = restarts(5, tmp_path)
-    for epoch in range(3):
-        Commits(tmp_path).write({"epoch": epoch}, ranks=2)
-        assert moving.another(ended(**raised("ValueError")))
-    assert restarts(5, tmp_path).another(ended(**raised("ValueError")))
 
 
-def test_a_checkpoint_is_as_good_as_a_commit(tmp_path: Path) -> None:
+def test_one_that_has_come_further_in_between_is(tmp_path: Path) -> None:
     some = restarts(5, tmp_path)
     saved = [2, 1, 0]
     assert [some.another(ended(**raised("ValueError"), checkpoints=count)) for count in saved] == [True, True, False]

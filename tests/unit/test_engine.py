@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from farandole.comm import engine as engine_module
-from farandole.comm.engine import Engine
-from farandole.comm.negotiate import Request, Verdict, letters_from, message_of, verdicts_from
+from farandole.comm.named import engine as engine_module
+from farandole.comm.named.engine import Engine
+from farandole.comm.named.negotiate import Request, Verdict, letters_from, message_of, verdicts_from
 from farandole.errors import MismatchError, RankFailedError
 
 KEY = "allreduce.x"

@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from farandole.comm import floats
-from farandole.comm.kernels import Reduction
+from farandole.comm.node import floats
+from farandole.comm.node.kernels import Reduction
 
 WORDS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 TYPES = ["float32", "float64", "float16", "bfloat16"]

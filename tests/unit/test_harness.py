@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from ranktest import RanksFailed, run_ranks
+from ranktest.batch import run_function
 from ranktest.job import Job
+from ranktest.marker import AsShipped, RankSpec
 from ranktest.processes import TAG, tagged
 
 WITH_STANDIN = {"PYTHONPATH": str(Path(__file__).parent / "standin")}
@@ -229,3 +231,17 @@ def test_shared_memory_that_another_job_uses_is_left_alone() -> None:
 def test_farandole_launch_starts_ranks_too() -> None:
     run = run_ranks(2, "import os; result(int(os.environ['PMI_SIZE']))", launcher="farandole")
     assert run.results == [2, 2]
+
+
+def made_faster(fd: Any) -> list[bool]:
+    import gc
+    import os
+
+    return [gc.get_threshold() != (700, 10, 10), any(type(finder).__name__ == "Delay" for finder in sys.meta_path), "XLA_FLAGS" in os.environ]
+
+
+@pytest.mark.parametrize("n", [2, AsShipped(2)])
+def test_ranks_as_shipped_are_not_made_faster(n: int) -> None:
+    place = RankSpec(body=made_faster, door="numpy", env={}, timeout_s=30.0).place(n)
+    found = run_function(n, made_faster, env=dict(place.env))
+    assert found == [[not isinstance(n, AsShipped)] * 3] * 2

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from farandole.launch.binding import numa_nodes, share_of_cores, share_of_nodes
-from farandole.launch.environment import THREAD_VARIABLES, rank_environment, rank_threads, usable_cores
+from farandole.launch.environment import rank_environment, rank_threads
 
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
@@ -16,9 +16,14 @@ ALLOCATOR = {
 }
 
 
+LIBRARIES = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "PJRT_NPROC", "NPROC"
+)  # fmt: skip
+
+
 def test_every_library_gets_the_same_number_of_threads() -> None:
     added = rank_environment(3, True, {})
-    assert {name: added[name] for name in THREAD_VARIABLES} == dict.fromkeys(THREAD_VARIABLES, "3")
+    assert {name: added[name] for name in LIBRARIES} == dict.fromkeys(LIBRARIES, "3")
     assert added["FARANDOLE_THREADS"] == "3"
 
 
@@ -32,7 +37,7 @@ def test_what_the_user_set_stays() -> None:
 def test_threads_that_were_asked_for_are_every_library_s() -> None:
     base = {"OMP_NUM_THREADS": "7,2", "MKL_NUM_THREADS": "5", "TF_NUM_INTEROP_THREADS": "5"}
     added = rank_environment(3, True, base, asked=True)
-    assert {name: added[name] for name in THREAD_VARIABLES} == dict.fromkeys(THREAD_VARIABLES, "3")
+    assert {name: added[name] for name in LIBRARIES} == dict.fromkeys(LIBRARIES, "3")
     assert "TF_NUM_INTEROP_THREADS" not in added  # these wait: there are always some
 
 
@@ -48,10 +53,11 @@ def test_the_allocator_is_tuned_unless_told_otherwise() -> None:
     assert untuned["FARANDOLE_TUNE"] == "0"
 
 
-def test_threads_are_asked_for_set_by_the_user_or_shared() -> None:
+def test_threads_are_asked_for_set_by_the_user_or_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5})
     assert rank_threads(5, 2, {"OMP_NUM_THREADS": "3"}) == 5
     assert rank_threads(None, 2, {"OMP_NUM_THREADS": "3,2"}) == 3
-    assert rank_threads(None, 1, {"OMP_NUM_THREADS": "junk"}) == usable_cores()
+    assert rank_threads(None, 1, {"OMP_NUM_THREADS": "junk"}) == 1
     assert rank_threads(None, 10_000, {}) == 1
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -10,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farandole.launch.channel import Link, Switchboard, call_launcher
+from farandole.launch.channel import Switchboard, call_launcher
 from farandole.launch.job import Job
 from farandole.launch.jobdir import JOB_DIR
-from farandole.launch.messages import Cleaned, Ended, Hello, Orders, Place, Release
-from farandole.launch.signals import Signals
+from farandole.launch.link import Link
+from farandole.launch.messages import Cleaned, Ended, Hello, Orders, Place, Release, Stop
+from farandole.processes.signals import Signals
 
 ORDERS = Orders(command=["true"], variables={}, threads=None, bind="none", tune=False, capture=False, grace_s=1.0)
 
@@ -83,6 +85,56 @@ def test_a_worker_that_is_killed_while_it_cleans_up_is_not_waited_for(tmp_path: 
     began = time.monotonic()
     run_job(tmp_path, clean, lambda link: link.close())
     assert time.monotonic() - began < 2.5, "as long as one that never says anything is waited for"
+
+
+HALF = b"\x00\x00\x10\x00" + bytes(40)
+
+
+class Stalling(threading.Thread):
+    """Two workers: rank 0 sends half a message and no more, then rank 1 does what the test wants; rank 0 goes when told to stop."""
+
+    def __init__(self, board: Switchboard, then: Callable[[Link], object]) -> None:
+        super().__init__()
+        self._variables, self._then = board.variables(), then
+        self.told: list[object] = []
+
+    def run(self) -> None:
+        with call_launcher(self._variables) as stalled, call_launcher(self._variables) as other:
+            for rank, link in enumerate((stalled, other)):
+                link.send(Hello(Place(rank, 2, rank, 2, "here"), 1))
+                assert isinstance(link.recv(), Orders)
+            os.write(stalled.fileno(), HALF)
+            time.sleep(0.3)  # the launcher has begun to read
+            self._then(other)
+            self.told.append(stalled.recv())
+
+
+def stalled_job(folder: Path, then: Callable[[Link], object]) -> tuple[Job, list[object]]:
+    board = Switchboard(folder / "launcher")
+    workers = Stalling(board, then)
+    sink: Any = None
+    with Signals() as signals, subprocess.Popen(["cat"], stdin=subprocess.PIPE) as mpiexec:
+        workers.start()
+        job = Job(
+            size=2, orders=ORDERS, board=board, process=mpiexec, sink=sink, signals=signals, start_timeout_s=30.0, grace_s=1.0
+        )  # fmt: skip
+        job.run()
+        job.leave()
+        workers.join()
+    return job, workers.told
+
+
+def test_half_a_message_hides_no_rank_that_fails(tmp_path: Path) -> None:
+    job, told = stalled_job(tmp_path, lambda link: link.send(Ended(time.time(), code=3)))
+    assert job.cause is not None
+    assert (job.cause.number, job.cause.exit_code) == (1, 3)
+    assert [type(order) for order in told] == [Stop]
+
+
+def test_half_a_message_hides_no_ctrl_c(tmp_path: Path) -> None:
+    job, told = stalled_job(tmp_path, lambda _: os.kill(os.getpid(), signal.SIGINT))
+    assert job.interrupted_by == signal.SIGINT
+    assert told == [Stop(1.0)]
 
 
 def heard(link: Link, kind: type[Any]) -> None:

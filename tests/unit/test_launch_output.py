@@ -1,6 +1,7 @@
 """Lines that name their rank."""
 
 import os
+import select
 import sys
 import threading
 from pathlib import Path
@@ -57,7 +58,11 @@ def test_a_pipe_that_takes_only_parts_gets_all(monkeypatch: pytest.MonkeyPatch, 
         reader = threading.Thread(target=lambda: found.append(source.read()))
         reader.start()
         monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=target))
-        Terminal().write(0, "stdout", (b"x" * 79 + b"\n") * 20_000)
+        terminal = Terminal()
+        terminal.write(0, "stdout", (b"x" * 79 + b"\n") * 20_000)
+        while terminal.waiting:
+            select.select([], terminal.waiting, [])
+            terminal.pump()
         target.close()
         reader.join()
     assert found == [(b"[0] " + b"x" * 79 + b"\n") * 20_000]

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from farandole.launch.channel import Link
+from farandole.launch.link import Link
 from farandole.launch.messages import Ended, Place, RankException, Started
 from farandole.launch.ranks import Rank, first_cause
 from farandole.launch.verdict import failure_block

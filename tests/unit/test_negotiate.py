@@ -2,7 +2,14 @@
 
 import pytest
 
-from farandole.comm.negotiate import Coordinator, Request, Verdict, letters_from, message_of, verdicts_from
+from farandole.comm.named.negotiate import (
+    Coordinator,
+    Request,
+    Verdict,
+    letters_from,
+    message_of,
+    verdicts_from,
+)
 
 MEMBERS = (0, 2, 5)
 

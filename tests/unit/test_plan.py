@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from farandole.comm.agreement import agree
-from farandole.comm.kernels import Reduction
-from farandole.comm.plan import DIRECT_BYTES, PIECE_BYTES, WIRE_BYTES, Entry, GradientPlan
-from farandole.comm.process_sets import SetRuntime
-from farandole.comm.team import Team
-from farandole.comm.transport import LocalTransport
+from farandole.comm.bytes.transport import LocalTransport
+from farandole.comm.gradients.agreement import agree
+from farandole.comm.gradients.plan import DIRECT_BYTES, PIECE_BYTES, WIRE_BYTES, Entry, GradientPlan
+from farandole.comm.gradients.team import Team
+from farandole.comm.named.process_sets import SetRuntime
+from farandole.comm.node.kernels import Reduction
 from farandole.errors import EngineStopped, PlanMismatchError
 
 ENTRIES = [Entry("head.bias", "float32", (10,)), Entry("head.weight", "float32", (10, 4))]
@@ -56,7 +56,7 @@ def make():
 
     yield plan
     for one in plans:
-        one.close()
+        one.retire()
 
 
 def entry(count, dtype="float32", group=-1):
@@ -131,7 +131,7 @@ def test_a_step_says_on_how_many_ranks_each_gradient_exists(make):
 
 
 def test_no_step_follows_one_that_a_thread_is_still_in(make, monkeypatch):
-    monkeypatch.setattr("farandole.comm.plan.ABANDON_S", 0.01)
+    monkeypatch.setattr("farandole.comm.gradients.plan.ABANDON_S", 0.01)
     plan = make(Entry("w", "float32", (3,)))
     plan.ready(0, None)
     monkeypatch.setattr(plan, "_join", lambda count: (_ for _ in ()).throw(KeyboardInterrupt))

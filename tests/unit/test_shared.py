@@ -1,14 +1,17 @@
 """Memory that ranks share leaves no file behind, and results in it can be changed by whoever reads them."""
 
 import os
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from farandole.comm import shared
-from farandole.comm.shared import ResultWindow, SharedBlock, SharingUnavailable
-from farandole.comm.transport import LocalTransport
+from farandole.comm.bytes.transport import LocalTransport
+from farandole.comm.node import shared
+from farandole.comm.node.shared import ResultWindow, SharedBlock, SharingUnavailable
 
 
 @pytest.fixture(autouse=True)
@@ -81,8 +84,8 @@ def test_no_room_is_told_with_the_reason(folder, monkeypatch):
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(SharingUnavailable, match=r"has no room for 4 MiB: No space left"):
-        SharedBlock(LocalTransport(), 4 << 20)
+    with pytest.raises(SharingUnavailable, match=r"has no room for 40 MiB: No space left.*--shm-size"):
+        SharedBlock(LocalTransport(), 40 << 20)
     assert list(folder.iterdir()) == []
 
 
@@ -90,6 +93,19 @@ def test_a_folder_that_is_not_there_is_told(monkeypatch):
     monkeypatch.setattr(shared, "FOLDER", Path("/nonexistent"))
     with pytest.raises(SharingUnavailable, match="/nonexistent"):
         SharedBlock(LocalTransport(), 4096)
+
+
+def test_memory_is_not_shared_where_nothing_orders_what_ranks_see_of_it():
+    """What this process is told of its processor is all that differs: on one without a known fence, ranks share nothing."""
+    script = """
+        import platform
+        platform.machine = lambda: "sparc64"
+        from farandole.comm.node.shared import SharedBlock
+        from farandole.comm.bytes.transport import LocalTransport
+        SharedBlock(LocalTransport(), 4096)
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True)
+    assert "SharingUnavailable: no memory fence known for sparc64" in run.stderr
 
 
 @pytest.fixture

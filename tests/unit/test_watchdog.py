@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
-from farandole.comm.lifelines import Lifelines
-from farandole.comm.waiting import Subject, blocked
-from farandole.comm.watchdog import (
+from farandole.comm.bytes.waiting import Subject, blocked
+from farandole.comm.node.neighbours import alive
+from farandole.comm.world.lifelines import Lifelines
+from farandole.comm.world.watchdog import (
     CROSSED_S,
     Farewell,
     Report,
     StallSettings,
     Wait,
     Watchdog,
-    alive,
     crossed,
     gone_ranks,
     missing_ranks,

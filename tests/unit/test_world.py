@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from farandole.comm.world import check_world_size
+from farandole.comm.world.checks import check_world_size
 from farandole.errors import WorldMismatchError
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from farandole.checkpoint.held import Held
 from farandole.checkpoint.tree import Flat
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
 
 __all__ = ["Background"]
 

@@ -29,7 +29,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from farandole.checksum import crc32
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
 
 __all__ = ["BLOCK_BYTES", "Damaged", "FileSums", "Piece", "Plain", "check_file", "check_length", "read_checked", "write_pieces"]
 
@@ -81,10 +81,10 @@ class Plain:
         np.copyto(into, self._bytes[start:end])
 
 
-def write_pieces(path: Path, pieces: Sequence[Piece]) -> FileSums:
+def write_pieces(path: Path, pieces: Sequence[Piece], mode: int = 0o644) -> FileSums:
     """Write a new file and make it last."""
     nbytes = sum(piece.nbytes for piece in pieces)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         if nbytes >= BLOCK_BYTES:
             with contextlib.suppress(OSError):  # a file system that has none of it

@@ -11,9 +11,7 @@ it has read, so that all ranks go on from the same bytes, whatever disks they se
 from __future__ import annotations
 
 import atexit
-import contextlib
 import math
-import os
 import sys
 import time
 import weakref
@@ -49,9 +47,9 @@ from farandole.checkpoint.parts import (
 from farandole.checkpoint.store import Store
 from farandole.checkpoint.timing import Clock, SignalNotes, When
 from farandole.checkpoint.tree import Flat, describe
-from farandole.comm.collectives import allgather_object, broadcast_async_, broadcast_object, synchronize
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
+from farandole.comm.named.collectives import allgather_object, broadcast_async_, broadcast_object, synchronize
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.errors import CheckpointError
 
 __all__ = ["Checkpointer"]
@@ -241,7 +239,6 @@ class Checkpointer:
 
     def _write(self, store: Store, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray | Held]) -> None:
         store.write(manifest, state, arrays)
-        _tell_launcher(self._root)
 
     def _manifest(self, progress: Progress, metrics: Mapping[str, float]) -> Manifest:
         return Manifest(
@@ -385,15 +382,6 @@ def _nbytes(parts: Mapping[str, Part]) -> int:
         return sum(array.nbytes for array in taken(parts).arrays.values())
     except Exception:  # of the first rank alone: the others wait for it
         return 0
-
-
-def _tell_launcher(rank: int) -> None:
-    """That a job which fails from now on has come further than one that has failed before."""
-    folder = Path(os.environ.get("FARANDOLE_JOB_DIR", ""))
-    with contextlib.suppress(OSError):
-        if folder.name and folder.is_dir():
-            with (folder / f"rank.{os.environ.get('FARANDOLE_LAUNCH_RANK', rank)}.checkpoints").open("a") as file:
-                file.write(f"{time.time():.3f}\n")
 
 
 def _end_of_program(reference: weakref.ref[Checkpointer]) -> None:

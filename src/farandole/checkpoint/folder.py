@@ -7,6 +7,7 @@
         manifest.json                 step, ranks, metrics, and a checksum of every block of the other files
         state.json                    the state, with holes where arrays were
         arrays.safetensors            the arrays, by name
+        objects.pickle                of elastic commits only: what is neither, which elastic/commits.py alone reads
       unfinished-00000008-step-1400/  being written, or left by a job that was killed meanwhile
       damaged-00000006-step-1000/     set aside: not what was written
 """
@@ -23,12 +24,13 @@ from farandole.checkpoint.blocks import Damaged, check_file
 from farandole.checkpoint.manifest import Manifest
 from farandole.checkpoint.tensorfile import read_arrays, read_header
 from farandole.checkpoint.tree import ArrayInfo
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
 
 __all__ = [
     "ARRAYS",
     "LATEST",
     "MANIFEST",
+    "OBJECTS",
     "SET_ASIDE",
     "STATE",
     "UNFINISHED",
@@ -42,7 +44,7 @@ __all__ = [
 ]
 
 LATEST = "LATEST"
-MANIFEST, STATE, ARRAYS = "manifest.json", "state.json", "arrays.safetensors"
+MANIFEST, STATE, ARRAYS, OBJECTS = "manifest.json", "state.json", "arrays.safetensors", "objects.pickle"
 UNFINISHED, SET_ASIDE = "unfinished-", "damaged-"
 _NAME = re.compile(rf"(?P<kind>{UNFINISHED}|{SET_ASIDE})?(?P<number>\d{{8,}})-step-(?P<step>\d+)")
 
@@ -70,6 +72,8 @@ class Loaded(NamedTuple):
     manifest: Manifest
     state: Any
     arrays: dict[str, AnyArray]
+    objects: bytes | None = None
+    """None where there are none."""
 
 
 def entries(folder: Path) -> list[Entry]:
@@ -88,7 +92,7 @@ def load_manifest(entry: Entry) -> Manifest:
     """`Damaged` where it is not what was written, or is not there."""
     with _named(MANIFEST):
         manifest = Manifest.from_bytes((entry.path / MANIFEST).read_bytes())
-        if manifest.step != entry.step or set(manifest.files) != {STATE, ARRAYS}:
+        if manifest.step != entry.step or {*manifest.files} - {OBJECTS} != {STATE, ARRAYS}:
             raise Damaged("belongs to another checkpoint")
     return manifest
 
@@ -108,7 +112,8 @@ def load(entry: Entry) -> Loaded:
     state = _load_state(entry, manifest)
     with _named(ARRAYS):
         arrays = read_arrays(entry.path / ARRAYS, manifest.files[ARRAYS])
-    return Loaded(entry, manifest, state, arrays)
+    objects = _load_checked(entry, manifest, OBJECTS) if OBJECTS in manifest.files else None
+    return Loaded(entry, manifest, state, arrays, objects)
 
 
 def look_into(entry: Entry) -> tuple[Any, dict[str, ArrayInfo]]:
@@ -119,9 +124,13 @@ def look_into(entry: Entry) -> tuple[Any, dict[str, ArrayInfo]]:
 
 
 def _load_state(entry: Entry, manifest: Manifest) -> Any:
-    with _named(STATE):
-        check_file(entry.path / STATE, manifest.files[STATE])
-        return json.loads((entry.path / STATE).read_bytes())
+    return json.loads(_load_checked(entry, manifest, STATE))
+
+
+def _load_checked(entry: Entry, manifest: Manifest, name: str) -> bytes:
+    with _named(name):
+        check_file(entry.path / name, manifest.files[name])
+        return (entry.path / name).read_bytes()
 
 
 class _named:

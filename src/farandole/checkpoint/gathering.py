@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from farandole.comm.collectives import allgather, gather
-from farandole.comm.process_sets import ProcessSet
+from farandole.comm.named.collectives import allgather, gather
+from farandole.comm.named.process_sets import ProcessSet
 
 __all__ = ["gather_objects"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
 from farandole.errors import CheckpointError
 
 __all__ = ["Held"]

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from farandole.checkpoint.parts import Progress
-from farandole.comm.collectives import allgather_object
-from farandole.comm.process_sets import ProcessSet
+from farandole.comm.named.collectives import allgather_object
+from farandole.comm.named.process_sets import ProcessSet
 
 if TYPE_CHECKING:
     from farandole.observe.power.energy import Energy

@@ -10,7 +10,7 @@ import numpy as np
 
 from farandole.checkpoint.generators import NumpyGenerator
 from farandole.checkpoint.tree import ArrayInfo, Flat, flatten, unflatten
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
 from farandole.errors import CheckpointError, SettingsError
 
 __all__ = ["Checked", "Content", "Guarded", "Part", "Progress", "as_part", "check_fit", "content", "differences", "put", "taken", "taken_own"]

@@ -10,6 +10,7 @@ What a killed job has left unfinished is removed by the next one, which holds th
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -25,6 +26,7 @@ from farandole.checkpoint.folder import (
     ARRAYS,
     LATEST,
     MANIFEST,
+    OBJECTS,
     SET_ASIDE,
     STATE,
     UNFINISHED,
@@ -39,7 +41,7 @@ from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.lock import FolderLock
 from farandole.checkpoint.manifest import Manifest, OfAnotherVersion
 from farandole.checkpoint.tensorfile import write_arrays, write_bytes
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
 from farandole.data.cache import sync_folder
 from farandole.errors import CheckpointError
 
@@ -126,7 +128,9 @@ class Store:
 
     # Writing
 
-    def write(self, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray | Held]) -> Entry:
+    def write(
+        self, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray | Held], objects: bytes | None = None
+    ) -> Entry:
         """Save; what was saved before stays, but for what is no longer wanted once this one is safe."""
         if self._closed:
             raise CheckpointError(
@@ -138,7 +142,7 @@ class Store:
         final = Entry.named(self.folder, number, manifest.step)
         part = final.within(UNFINISHED)
         try:
-            self._write(part.path, manifest, state, arrays)
+            self._write(part.path, manifest, state, arrays, objects)
             part.path.rename(final.path)
             sync_folder(self.folder)
         except (CheckpointError, OSError) as error:
@@ -148,15 +152,20 @@ class Store:
             raise
         self._point_to(final)
         self._last_s = time.monotonic() - began
+        _tell_launcher()
         self._collect()
         return final
 
-    def _write(self, folder: Path, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray | Held]) -> None:
+    def _write(
+        self, folder: Path, manifest: Manifest, state: Any, arrays: Mapping[str, AnyArray | Held], objects: bytes | None
+    ) -> None:
         folder.mkdir()
         files = {
             STATE: write_bytes(folder / STATE, json.dumps(state).encode()),
             ARRAYS: write_arrays(folder / ARRAYS, arrays),
         }
+        if objects is not None:
+            files[OBJECTS] = write_bytes(folder / OBJECTS, objects, private=True)
         write_bytes(folder / MANIFEST, replace(manifest, files=files).as_bytes())
         sync_folder(folder)
 
@@ -207,6 +216,15 @@ class Store:
         if text not in self._said:
             self._said.add(text)
             self._say(text)
+
+
+def _tell_launcher() -> None:
+    """That a job which fails from now on has come further than one that has failed before."""
+    folder = Path(os.environ.get("FARANDOLE_JOB_DIR", ""))
+    with contextlib.suppress(OSError):
+        if folder.name and folder.is_dir():
+            with (folder / f"rank.{os.environ.get('FARANDOLE_LAUNCH_RANK', 0)}.checkpoints").open("a") as file:
+                file.write(f"{time.time():.3f}\n")
 
 
 def _sync_parent(path: Path) -> None:

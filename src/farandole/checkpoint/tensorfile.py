@@ -31,10 +31,10 @@ from farandole.checkpoint.blocks import (
 )
 from farandole.checkpoint.held import Held
 from farandole.checkpoint.tree import ArrayInfo
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
 from farandole.errors import CheckpointError
 
-__all__ = ["read_arrays", "read_header", "write_arrays", "write_bytes"]
+__all__ = ["read_arrays", "read_header", "takes", "write_arrays", "write_bytes"]
 
 _ALIGN = 64
 
@@ -68,9 +68,14 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray | Held]) -> FileSums:
     return write_pieces(path, [Plain(_header(ordered)), *(_piece(array) for _, array in ordered)])
 
 
-def write_bytes(path: Path, data: bytes) -> FileSums:
-    """Write a new file of any content and make it last."""
-    return write_pieces(path, [Plain(data)])
+def write_bytes(path: Path, data: bytes, *, private: bool = False) -> FileSums:
+    """Write a new file of any content and make it last; a private one only its owner may read."""
+    return write_pieces(path, [Plain(data)], 0o600 if private else 0o644)
+
+
+def takes(dtype: np.dtype[Any]) -> bool:
+    """Whether the format has arrays of that type."""
+    return dtype in _KINDS
 
 
 def _header(ordered: Sequence[tuple[str, AnyArray | Held]]) -> bytes:

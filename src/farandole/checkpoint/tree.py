@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
 from farandole.errors import CheckpointError
 
 __all__ = ["ArrayInfo", "Flat", "Tensor", "describe", "flatten", "replaced", "unflatten", "without_tensors"]

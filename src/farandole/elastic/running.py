@@ -70,11 +70,11 @@ def _begin(state: State, number: int) -> None:
     elif not isinstance(state, ObjectState):
         _say_once(f"{type(state).__name__} is no ObjectState, whose commits are written to disk.")
     else:
-        _resume(state, Commits(Path(folder), number))
+        _resume(state, Commits(Path(folder), number, _say))
 
 
 def _resume(state: ObjectState, commits: Commits) -> None:
-    found = state.resume(commits, _say)
+    found = state.resume(commits)
     if found is not None:
         others = f", made by {found.ranks} ranks" if found.ranks != size() else ""
         _say(f"going on from commit {found.number}{others}")

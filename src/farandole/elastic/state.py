@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from farandole.comm.collectives import broadcast_object
+from farandole.comm.named.collectives import broadcast_object
 from farandole.comm.world import rank, size
 from farandole.elastic.commits import Commit, Commits
 from farandole.elastic.hosts import change_of_hosts
@@ -111,16 +111,18 @@ class ObjectState(State):
         self.save()
         self.commits_made += 1
         if self._commits is not None and self._get_rank() == 0:
-            self._commits.write(self._saved, size())
+            self._commits.write({name: self.pack(name, saved) for name, saved in self._saved.items()}, size())
         self.check_host_updates()
 
-    def resume(self, commits: Commits, say: Callable[[str], object]) -> Commit | None:
+    def resume(self, commits: Commits) -> Commit | None:
         """From now on commit to disk, and on rank 0 go back to the newest commit there; None without any."""
+        if self._commits is not None:
+            self._commits.close()
         self._commits = commits
-        found = commits.newest(say) if self._get_rank() == 0 else None
+        found = commits.newest() if self._get_rank() == 0 else None
         if found is not None:
             self._check(found, commits.folder)
-            self._saved = found.values
+            self._saved = {name: self.unpack(name, value) for name, value in found.values.items()}
             self.restore()
         return found
 
@@ -145,6 +147,14 @@ class ObjectState(State):
     def put(self, name: str, saved: Any) -> None:
         """Make an attribute what was kept of it."""
         setattr(self, name, copy.deepcopy(saved))
+
+    def pack(self, name: str, saved: Any) -> Any:
+        """What of `take()` goes to disk: NumPy arrays in place of a framework's own."""
+        return saved
+
+    def unpack(self, name: str, packed: Any) -> Any:
+        """What `pack()` was given."""
+        return packed
 
 
 def _listed(names: Iterable[str]) -> str:

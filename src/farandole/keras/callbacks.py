@@ -12,11 +12,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from farandole.comm.collectives import allgather_object
-from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.named.collectives import allgather_object
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.errors import MismatchError, SettingsError
 from farandole.keras.functions import broadcast_global_variables
-from farandole.keras.optimizer import distributed_part
+from farandole.keras.parts import distributed_part, innermost
 
 __all__ = [
     "BestModelCheckpoint",
@@ -204,7 +204,7 @@ def _power(base: float, start: int) -> Callable[[float], float]:
 
 def _with_momentum(optimizer: Any) -> Any:
     """The optimizer, or the one in it, that has a momentum; None where none has."""
-    holder = getattr(optimizer, "inner_optimizer", optimizer)
+    holder = innermost(optimizer)
     return holder if getattr(holder, "momentum", None) else None
 
 

@@ -22,8 +22,9 @@ from farandole.checkpoint.checkpointer import Checkpointer as _Checkpointer
 from farandole.checkpoint.keeping import Keep
 from farandole.checkpoint.parts import Part, Progress
 from farandole.checkpoint.timing import When
-from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.errors import CheckpointError, SettingsError
+from farandole.keras.parts import innermost
 from farandole.keras.state import (
     AddedUp,
     AllRandom,
@@ -37,7 +38,6 @@ from farandole.keras.state import (
     batches_per_step,
     described,
     fetch,
-    innermost,
 )
 
 __all__ = ["Checkpointer", "Keep", "When"]

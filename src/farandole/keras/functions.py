@@ -8,12 +8,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from farandole.comm import collectives
-from farandole.comm.agreement import agree_on_gradients
-from farandole.comm.compression import Compression, Compressor
-from farandole.comm.kernels import Op
-from farandole.comm.plan import Entry
-from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.gradients.agreement import agree_on_gradients
+from farandole.comm.gradients.plan import Entry
+from farandole.comm.named import collectives
+from farandole.comm.named.compression import Compression, Compressor
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
+from farandole.comm.node.kernels import Op
 from farandole.errors import SettingsError
 from farandole.keras.optimizer import DistributedOptimizer, local_variables
 

@@ -2,7 +2,7 @@
 
 JAX's usual callbacks copy buffers to arrays on the device's own threads, and wait for ever where a process has one
 core and that thread is the one that calls. `buffer_callback` hands out the memory itself. Very large gradients are
-reduced between two compiled parts of a step instead: see jax_steps.py.
+reduced between two compiled parts of a step instead: see private/on_jax.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from farandole.comm.buffers import BufferReducer, BufferSettings, Shape
+from farandole.comm.gradients.buffers import BufferReducer, BufferSettings, Shape
 from farandole.errors import SettingsError
-from farandole.keras import jax_steps
 
 try:
     from jax.experimental.buffer_callback import buffer_callback
@@ -24,12 +23,12 @@ except ImportError as error:
         f"JAX {jax.__version__} has no buffer_callback, which farandole.keras needs. Type: pip install 'jax>=0.7'"
     ) from error
 
-__all__ = ["KEEPS_ABSENT", "Reducer", "prepare", "set_threads", "when_due"]
+__all__ = ["KEEPS_ABSENT", "make_reducer", "prepare", "set_threads", "when_due"]
 
 KEEPS_ABSENT = False
 
 
-class Reducer:
+class StepReducer:
     """Reduces the gradients of some variables. Collective to make: every rank of the set does."""
 
     alone = False
@@ -95,9 +94,14 @@ class Reducer:
         return self._buffers.summary()
 
 
+make_reducer = StepReducer
+
+
 def prepare() -> None:
     """Let Keras make steps of two parts for models that need them."""
-    jax_steps.offer()
+    from farandole.keras.private import on_jax
+
+    on_jax.offer()
 
 
 def when_due(is_due: Any, reduce: Any, grads: list[Any]) -> list[Any]:

@@ -22,20 +22,18 @@ from typing import Any
 
 import torch
 
-from farandole.comm.buffers import BufferSettings, check_ended, raise_still_training
+from farandole.comm.gradients.buffers import BufferSettings, check_ended, raise_still_training
 from farandole.errors import MismatchError, SettingsError
 from farandole.launch.environment import given_threads
 from farandole.torch import kernels
-from farandole.torch.compression import Compression
 from farandole.torch.gradients import GradientReducer, ReducerSettings
 
-__all__ = ["KEEPS_ABSENT", "Reducer", "prepare", "set_threads", "when_due"]
+__all__ = ["KEEPS_ABSENT", "make_reducer", "prepare", "set_threads", "when_due"]
 
 KEEPS_ABSENT = True
 """A variable without a gradient is reduced as well: another rank may have one."""
 
 _STEPS_TO_TRUST = 2
-_COMPRESSION = {None: Compression.none, "float16": Compression.fp16, "bfloat16": Compression.bf16}
 
 
 class _Word(enum.IntEnum):
@@ -107,7 +105,7 @@ class _Watched(GradientReducer):
         return most <= 1
 
 
-class Reducer:
+class BackwardReducer:
     """Reduces the gradients of some variables. Collective to make: every rank of the set does."""
 
     alone = False
@@ -127,7 +125,7 @@ class Reducer:
             [("(what ranks say)", self._words), *((v.path, p) for v, p in zip(variables, self._parameters))],
             ReducerSettings(
                 how=settings.how,
-                compression=_COMPRESSION[settings.wire],
+                wire=settings.wire,
                 passes=1,
                 sparse_as_dense=True,
                 process_set=settings.process_set,
@@ -222,6 +220,9 @@ class Reducer:
             "exposed_s": found.exposed_s,
             "overlapped": overlapped,
         }
+
+
+make_reducer = BackwardReducer
 
 
 def when_due(is_due: Any, reduce: Any, grads: list[Any]) -> list[Any]:

@@ -21,17 +21,19 @@ from typing import Any, TypeVar
 
 import keras
 
-from farandole.comm.buffers import BufferSettings
-from farandole.comm.compression import Compression, Compressor
-from farandole.comm.kernels import Op, Reduction
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.team import Team
+from farandole.comm.gradients.buffers import BufferSettings
+from farandole.comm.gradients.opening import reduction, taking_part
+from farandole.comm.gradients.team import Team
+from farandole.comm.named.compression import Compression, Compressor, wire_of
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
+from farandole.comm.node.kernels import Op
 from farandole.errors import SettingsError
 from farandole.keras.backend import reducing
+from farandole.keras.parts import distributed_part, innermost, trained_by
+from farandole.keras.private import is_tried
+from farandole.keras.private.on_all import ReducedWhenDue, look_at_beginnings, reduce_before_overflow
 
-__all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "distributed_part", "local_variables"]
-
-_WIRES = {Compression.none: None, Compression.fp16: "float16", Compression.bf16: "bfloat16"}
+__all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "local_variables"]
 
 
 class _Gradients:
@@ -99,7 +101,7 @@ class _Gradients:
         key = tuple(map(id, variables))
         if key not in self._reducers:
             name = f"{self._name}.{len(self._reducers)}" if self._reducers else self._name
-            self._reducers[key] = self._module.Reducer(self._label, name, variables, self.settings)
+            self._reducers[key] = self._module.make_reducer(self._label, name, variables, self.settings)
             self._reducers[key].alone = self.alone
         self._reducers[key].results_used = self.results_used
         return self._reducers[key]
@@ -151,13 +153,17 @@ class _Distributed:
     _farandole: _Gradients
     _farandole_plain: type
 
+    def _farandole_is_later(self: Any) -> bool:
+        """Whether gradients are accumulated first."""
+        return bool(self.gradient_accumulation_steps) and isinstance(self, ReducedWhenDue)
+
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
         gradients = self._farandole
-        if gradients.reduced or self.gradient_accumulation_steps:
+        if gradients.reduced or self._farandole_is_later():
             super().apply(grads, trainable_variables)  # type: ignore[misc]
             return
         given = None if trainable_variables is None else list(trainable_variables)
-        variables = self._trainable_variables if given is None else given
+        variables = trained_by(self) if given is None else given
         with gradients.as_reduced():
             reduced = gradients.reduce(grads, variables, tell_overflow=_scales_loss(self))
             super().apply(reduced, given)  # type: ignore[misc]
@@ -167,22 +173,11 @@ class _Distributed:
         if gradients.held is not None:
             gradients.held.append(grads)
             return trainable_variables, optimizer_variables
-        if gradients.reduced or self.gradient_accumulation_steps:
+        if gradients.reduced or self._farandole_is_later():
             return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
         with gradients.as_reduced():
-            reduced = gradients.reduce(grads, self._trainable_variables, tell_overflow=_scales_loss(self))
+            reduced = gradients.reduce(grads, trained_by(self), tell_overflow=_scales_loss(self))
             return super().stateless_apply(optimizer_variables, reduced, trainable_variables)  # type: ignore[misc]
-
-    def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
-        self._farandole.applying = trainable_variables
-        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
-
-    def _clip_gradients(self: Any, grads: Any) -> Any:
-        """The first that is done with gradients once they have been accumulated."""
-        gradients, steps = self._farandole, self.gradient_accumulation_steps
-        if steps and not gradients.reduced:
-            grads = gradients.reduce_due(lambda: (self._iterations + 1) % steps == 0, grads)
-        return super()._clip_gradients(grads)  # type: ignore[misc]
 
     def finalize_variable_values(self: Any, var_list: Any) -> None:
         """Keras calls it at the end of fit()."""
@@ -271,34 +266,38 @@ def _distribute(
     local_layers: Sequence[Any],
     scale_local: bool,
 ) -> None:
-    _check(optimizer, compression)
+    _check(optimizer)
+    wire = wire_of(compression)
     _check_clipping(optimizer, local_layers)
+    process_set = taking_part(process_set)
     size = process_set.runtime().transport.size
     _accumulate(optimizer, passes)
     # Keras averages the passes that it accumulates, Horovod adds them up.
     multiply = 1.0 if average_passes else float(passes)
     settings = BufferSettings(
-        how=_reduction(Op(op), predivide, size, multiply),
-        wire=_WIRES[compression],
+        how=reduction("DistributedOptimizer", op, size, predivide=predivide, multiply=multiply),
+        wire=wire,
         process_set=process_set,
         team=team or Team(),
     )
     plain = type(optimizer)
     optimizer.__dict__["_farandole"] = _Gradients(plain.__name__, settings, local_layers, scale_local)
     optimizer._farandole.stepped_before = optimizer.built
-    _look_at_beginnings()
-    _reduce_before_overflow()
-    reducing().prepare()
+    look_at_beginnings()
+    reduce_before_overflow()
+    if is_tried():
+        reducing().prepare()
     optimizer.__class__ = _in_front_of(plain)
 
 
 def _in_front_of(plain: type) -> type:
     """The class, reducing gradients first, which says that it is the class itself: Keras saves it as such."""
     shown = property(lambda self: plain)
-    return type(plain.__name__, (_Distributed, plain), {"__class__": shown, "_farandole_plain": plain})
+    front = (_Distributed, ReducedWhenDue) if is_tried() else (_Distributed,)
+    return type(plain.__name__, (*front, plain), {"__class__": shown, "_farandole_plain": plain})
 
 
-def _check(optimizer: Any, compression: Any) -> None:
+def _check(optimizer: Any) -> None:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise SettingsError(
             f"DistributedOptimizer({type(optimizer).__name__}): pass a Keras 3 optimizer, "
@@ -306,12 +305,10 @@ def _check(optimizer: Any, compression: Any) -> None:
         )
     if distributed_part(optimizer) is not None:
         raise SettingsError("the optimizer is distributed already: wrap it once")
-    if compression not in _WIRES:
-        raise SettingsError(f"compression={compression}: use Compression.none, Compression.fp16 or Compression.bf16")
 
 
 def _check_clipping(optimizer: Any, local_layers: Sequence[Any]) -> None:
-    norm = _innermost(optimizer).global_clipnorm
+    norm = innermost(optimizer).global_clipnorm
     if norm is not None and local_layers:
         raise SettingsError(
             f"global_clipnorm={norm} with local_layers: the norm of all gradients has those of this rank's own layers in "
@@ -325,7 +322,7 @@ def _accumulate(optimizer: Any, passes: int) -> None:
         raise SettingsError(f"backward_passes_per_step={passes}: must be 1 or more")
     if passes == 1:
         return
-    adding = _innermost(optimizer)  # LossScaleOptimizer adds nothing up itself
+    adding = innermost(optimizer)  # LossScaleOptimizer adds nothing up itself
     if adding.gradient_accumulation_steps == passes:  # of the user's own, or loaded, with room to add gradients up
         return
     if adding.gradient_accumulation_steps is not None:
@@ -341,31 +338,7 @@ def _accumulate(optimizer: Any, passes: int) -> None:
     adding.gradient_accumulation_steps = passes
 
 
-def _innermost(optimizer: Any) -> Any:
-    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
-        optimizer = inner
-    return optimizer
-
-
-def _reduction(op: Op, predivide: float, size: int, multiply: float) -> Reduction:
-    if op not in (Op.AVERAGE, Op.SUM):
-        raise SettingsError(f"DistributedOptimizer(op={op.name}): use Average or Sum")
-    if predivide != 1.0 and op != Op.AVERAGE:
-        raise SettingsError("gradient_predivide_factor needs op=Average")
-    # Dividing before and multiplying after cancel out: sums are kept wide enough not to need it.
-    return Reduction("sum", multiply, size if op == Op.AVERAGE else 1)
-
-
-# Parts of an optimizer or a model
-
-
-def distributed_part(optimizer: Any) -> Any:
-    """The distributed optimizer: this one, or the one in it; None where there is none."""
-    while optimizer is not None:
-        if isinstance(optimizer, _Distributed):
-            return optimizer
-        optimizer = getattr(optimizer, "inner_optimizer", None)
-    return None
+# Layers that stay with their rank
 
 
 def _layers(given: Any) -> list[Any]:
@@ -386,25 +359,6 @@ def local_variables(optimizer: Any) -> list[Any]:
     return [] if found is None else local_variables_of(found._farandole.local_layers)
 
 
-# The beginning of fit()
-
-
-def _look_at_beginnings() -> None:
-    """Let models make their step again where they have stepped with an optimizer before it was distributed."""
-    keras.Model.make_train_function = _make_train_function
-
-
-def _make_train_function(self: Any, force: bool = False) -> Any:
-    """Every fit() calls it first."""
-    found = distributed_part(getattr(self, "optimizer", None))
-    if found is not None:
-        found._farandole.handled = id(sys.exception())
-        if found._farandole.stepped_before:
-            found._farandole.stepped_before = False
-            self.train_function = None  # now: as long as JAX has the old step it takes the new one for the same
-    return super(keras.Model, self).make_train_function(force)  # the backend's
-
-
 # Overflow
 
 
@@ -423,37 +377,3 @@ def _with_overflow_shared(grads: Sequence[Any], variables: Sequence[Any], local:
         gradient = keras.ops.convert_to_tensor(grads[smallest])
         result[smallest] = keras.ops.where(is_finite, gradient, keras.ops.full_like(gradient, math.nan))
     return result
-
-
-def _reduce_before_overflow() -> None:
-    """Let LossScaleOptimizer look for overflow in the gradients of all ranks.
-
-    It looks before the optimizer in it gets the gradients: a rank that skips a step alone would leave the others waiting.
-    """
-    scaling = keras.optimizers.LossScaleOptimizer
-    if "_farandole_original" in scaling.__dict__:
-        return
-    scaling._farandole_original = (scaling.apply, scaling.stateless_apply)
-    scaling.apply, scaling.stateless_apply = _apply_scaled, _stateless_apply_scaled
-
-
-def _apply_scaled(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-    apply, _ = keras.optimizers.LossScaleOptimizer._farandole_original
-    inner = distributed_part(self.inner_optimizer)
-    if inner is None or inner._farandole.reduced:
-        apply(self, grads, trainable_variables)
-        return
-    given = None if trainable_variables is None else list(trainable_variables)
-    with inner._farandole.as_reduced():
-        variables = self._trainable_variables if given is None else given
-        apply(self, inner._farandole.reduce(grads, variables, tell_overflow=True), given)
-
-
-def _stateless_apply_scaled(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-    _, stateless_apply = keras.optimizers.LossScaleOptimizer._farandole_original
-    inner = distributed_part(self.inner_optimizer)
-    if inner is None or inner._farandole.reduced:
-        return stateless_apply(self, optimizer_variables, grads, trainable_variables)
-    with inner._farandole.as_reduced():
-        reduced = inner._farandole.reduce(grads, self._trainable_variables, tell_overflow=True)
-        return stateless_apply(self, optimizer_variables, reduced, trainable_variables)

@@ -6,7 +6,6 @@ Variables go by their order: names depend on what else a process has built. Inte
 from __future__ import annotations
 
 import inspect
-import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,11 +18,13 @@ from farandole.checkpoint.generators import NumpyRandom, PythonRandom
 from farandole.checkpoint.parts import Part
 from farandole.checkpoint.tree import ArrayInfo, Tensor, flatten, unflatten, without_tensors
 from farandole.checksum import crc32
-from farandole.comm.collectives import broadcast_object
-from farandole.comm.process_sets import ProcessSet
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
+from farandole.comm.named.collectives import broadcast_object
+from farandole.comm.named.process_sets import ProcessSet
 from farandole.errors import CheckpointError
 from farandole.keras.optimizer import local_variables
+from farandole.keras.parts import innermost
+from farandole.keras.private.on_all import seed_generator
 
 __all__ = [
     "AddedUp",
@@ -38,7 +39,6 @@ __all__ = [
     "batches_per_step",
     "described",
     "fetch",
-    "innermost",
 ]
 
 
@@ -109,13 +109,6 @@ class AddedUp:
         for i, variable in enumerate(held):
             found = state["gradients"][i].array if fits else np.zeros(variable.shape)
             variable.assign(found.astype(_dtype(variable), copy=False))
-
-
-def innermost(optimizer: Any) -> Any:
-    """The one that steps: LossScaleOptimizer has another inside."""
-    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
-        optimizer = inner
-    return optimizer
 
 
 def batches_per_step(optimizer: Any) -> int:
@@ -253,13 +246,13 @@ class KerasRandom:
     """Keras' own random numbers, and those of torch where it is the backend."""
 
     def state_dict(self) -> Any:
-        generator = _seed_generator()
+        generator = seed_generator()
         return {"seed": None if generator is None else Tensor(_array(generator.state)), "torch": _torch_state()}
 
     def load_state_dict(self, state: Any) -> None:
-        if state["seed"] is not None:
-            held = _seed_generator(make=True).state
-            held.assign(state["seed"].array.astype(_dtype(held)))
+        generator = None if state["seed"] is None else seed_generator(make=True)
+        if generator is not None:
+            generator.state.assign(state["seed"].array.astype(_dtype(generator.state)))
         if state["torch"] is not None and _torch() is not None:
             from farandole.torch.checkpoint import TorchRandom
 
@@ -276,19 +269,6 @@ def _torch_state() -> Any:
     from farandole.torch.checkpoint import TorchRandom
 
     return TorchRandom().state_dict()
-
-
-def _seed_generator(make: bool = False) -> Any:
-    """The one Keras draws the seeds of layers and initializers from that were given none; None where it has not yet."""
-    from keras.src.backend.common import global_state
-    from keras.src.random import seed_generator
-
-    found = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
-    if found is None and make:
-        before = random.getstate()
-        found = seed_generator.global_seed_generator()
-        random.setstate(before)  # Keras has drawn a seed for it
-    return found
 
 
 class AllRandom:

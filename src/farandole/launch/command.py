@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import IO
 
-from farandole.launch.processes import (
+from farandole.processes.tree import (
     Ending,
     descendants,
     die_with_parent,

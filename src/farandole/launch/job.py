@@ -8,11 +8,12 @@ import os
 import signal
 import subprocess
 import time
-from multiprocessing.connection import wait
+from collections.abc import Iterator
 from typing import Any
 
-from farandole.launch.channel import Link, Switchboard, silence_s
+from farandole.launch.channel import Switchboard
 from farandole.launch.command import GRACE_S
+from farandole.launch.link import Forged, Link, ready, silence_s
 from farandole.launch.messages import (
     Cleaned,
     Ended,
@@ -25,10 +26,10 @@ from farandole.launch.messages import (
     Started,
     Stop,
 )
-from farandole.launch.output import OutputSink
-from farandole.launch.processes import end
+from farandole.launch.output import OutputSink, Terminal
 from farandole.launch.ranks import Rank, first_cause, may_be_consequence
-from farandole.launch.signals import Signals
+from farandole.processes.signals import Signals
+from farandole.processes.tree import end
 
 __all__ = ["Job"]
 
@@ -43,6 +44,8 @@ _INSIST_S = 2.0
 """How long after their grace ranks may still be there."""
 _GIVE_UP_S = 5.0
 _LEAVE_S = 3.0
+_LAST_OUTPUT_S = 1.0
+"""How long a terminal that takes nothing is waited for when the job was interrupted."""
 _KEPT_BYTES = 1 << 16
 _SHOWN_LINES = 20
 _UNREACHABLE = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
@@ -89,8 +92,12 @@ class Job:
         if self._process.stdout is not None:
             os.set_blocking(self._process.stdout.fileno(), False)
         while not self._over():
-            for ready in wait(self._watched(), _TICK_S):
-                self._take(ready)
+            for one in ready(self._watched(), self._writing(), _TICK_S):
+                self._take(one)
+            for link in self._board.accept():
+                self._links[link] = None
+                self._take_messages(link)
+            self._flush()
             self._decide(time.monotonic())
         if self.ranks_ns is not None:
             self.ranks_ns = self.ranks_ns[0], time.monotonic_ns()
@@ -106,21 +113,42 @@ class Job:
             self._process.wait(_LEAVE_S)
         end(self._process, _INSIST_S)  # with what it reaches other hosts by, which would outlive it
 
+    def finish_output(self) -> None:
+        """Wait until whoever reads the output has taken all of it; for a moment only where the job was interrupted."""
+        with contextlib.suppress(BrokenPipeError):
+            self._sink.close()
+            until = time.monotonic() + _LAST_OUTPUT_S
+            while isinstance(self._sink, Terminal) and (waiting := self._sink.waiting):
+                if self._signals.received and time.monotonic() > until:
+                    break
+                if self._signals.awake in ready([self._signals.awake], waiting, _TICK_S):
+                    self._signals.calm()
+                self._heed_signals()
+                self._sink.pump()
+
     # Taking
 
     def _watched(self) -> list[Any]:
-        watched: list[Any] = [*self._links, *self._board.watched, self._signals.awake]
+        watched: list[Any] = [*self._board.watched, self._signals.awake]
+        if not self._output_full() or self._stopped_at is not None:
+            watched += self._links
         return watched if self._process.stdout is None else [*watched, self._process.stdout]
+
+    def _writing(self) -> list[int]:
+        return self._sink.waiting if isinstance(self._sink, Terminal) else []
+
+    def _output_full(self) -> bool:
+        return isinstance(self._sink, Terminal) and self._sink.full
 
     def _take(self, ready: Any) -> None:
         if ready in self._links:
-            self._take_message(ready)
+            self._take_messages(ready)
+        elif isinstance(ready, int):
+            self._pump()
         elif ready is self._signals.awake:
             self._signals.calm()
         elif ready is self._process.stdout:
             self._take_starter_output()
-        else:
-            self._links |= dict.fromkeys(self._board.accept())
 
     def _take_starter_output(self) -> None:
         pipe = self._process.stdout
@@ -130,17 +158,18 @@ class Job:
             self._process.stdout = None
             pipe.close()
 
-    def _take_message(self, link: Link) -> None:
+    def _take_messages(self, link: Link) -> None:
         try:
-            message = link.recv()
+            messages = link.take()
         except (OSError, EOFError) as error:
             self._lose(link, error)
             return
-        rank = self._links[link]
-        if rank is None:
-            self._welcome(link, message)
-        else:
-            self._note(rank, message)
+        for message in messages:
+            rank = self._links[link]
+            if rank is None:
+                self._welcome(link, message)
+            else:
+                self._note(rank, message)
 
     def _welcome(self, link: Link, hello: Hello) -> None:
         rank = Rank(link=link, place=hello.place, worker_pid=hello.worker_pid)
@@ -164,9 +193,21 @@ class Job:
         elif isinstance(message, Ended):
             self._note_end(rank, message)
 
+    def _pump(self) -> None:
+        if isinstance(self._sink, Terminal):
+            with self._output_errors():
+                self._sink.pump()
+
     def _write(self, rank: Rank, output: Output) -> None:
-        try:
+        if self._stopped_at is not None and self._output_full():
+            return  # nobody reads it, and the job has to end
+        with self._output_errors():
             self._sink.write(rank.number, output.stream, output.data)
+
+    @contextlib.contextmanager
+    def _output_errors(self) -> Iterator[None]:
+        try:
+            yield
         except BrokenPipeError:
             self._interrupt(signal.SIGPIPE)
         except OSError as error:
@@ -190,6 +231,8 @@ class Job:
             self._note_end(rank, Ended(time.time(), code=1, problem=self._how_lost(rank, error), stopped=stopped))
 
     def _how_lost(self, rank: Rank, error: OSError | EOFError) -> str:
+        if isinstance(error, Forged):
+            return f"the connection to its worker was given up: {error}"
         if not isinstance(error, OSError) or error.errno not in _UNREACHABLE:
             return "the connection to its worker was lost (killed, or its host is gone)"
         host = rank.place.host
@@ -256,7 +299,7 @@ class Job:
 
     def _fail(self, problem: str) -> None:
         if not self.problem:
-            while self._process.stdout is not None and wait([self._process.stdout.fileno()], 0.0):
+            while self._process.stdout is not None and ready([self._process.stdout], [], 0.0):
                 self._take_starter_output()
             said = self._starter_said.decode(errors="replace").strip().splitlines()
             self.problem = "\n  ".join([problem, *said[-_SHOWN_LINES:]])
@@ -279,15 +322,19 @@ class Job:
     def _send(self, rank: Rank, order: Orders | Stop | PassOn | Release) -> None:
         # A worker that is gone shows at the next read.
         with contextlib.suppress(OSError):
-            rank.link.send(order)
+            rank.link.post(order)
+
+    def _flush(self) -> None:
+        for link in [link for link in self._links if link.unsent]:
+            with contextlib.suppress(OSError):
+                link.flush()
 
     def _wait_for_clean_hosts(self, seconds: float) -> None:
         """Until every worker that is left has cleaned up; what they say meanwhile nobody waits for."""
         cleaning = {link for link, rank in self._links.items() if rank is not None}
         until = time.monotonic() + seconds
         while cleaning and (left_s := until - time.monotonic()) > 0:
-            ready = wait(list(cleaning), left_s)
-            cleaning -= {link for link in cleaning if link in ready and _says_last_word(link)}
+            cleaning -= {link for link in ready(cleaning, [], left_s) if _says_last_word(link)}
 
 
 def _named(ranks: list[int]) -> str:
@@ -296,8 +343,8 @@ def _named(ranks: list[int]) -> str:
 
 
 def _says_last_word(link: Link) -> bool:
-    """Take a worker's next message: whether it has cleaned up, or is gone."""
+    """Take what a worker says: whether it has cleaned up, or is gone."""
     try:
-        return isinstance(link.recv(), Cleaned)
+        return any(isinstance(message, Cleaned) for message in link.take())
     except (OSError, EOFError):
         return True

@@ -15,24 +15,26 @@ from pathlib import Path
 
 from farandole.errors import LaunchError, SettingsError
 from farandole.launch.channel import Switchboard
+from farandole.launch.commits import clear
 from farandole.launch.environment import usable_cores
 from farandole.launch.hosts import machinefile, total_slots
 from farandole.launch.job import Job
 from farandole.launch.jobdir import JOB_DIR, JobDir
 from farandole.launch.messages import Orders
 from farandole.launch.mpiexec import require_mpiexec
-from farandole.launch.output import Files, OutputSink, Terminal
+from farandole.launch.output import Files, OutputSink, Terminal, has_room
 from farandole.launch.place import without_mpi
 from farandole.launch.ranks import Rank, signal_name
 from farandole.launch.record import write_record
 from farandole.launch.restarts import Restarts
 from farandole.launch.segments import remove_abandoned
 from farandole.launch.settings import LaunchSettings
-from farandole.launch.signals import Signals
 from farandole.launch.verdict import failure_block
+from farandole.processes.signals import Signals
 
 __all__ = ["launch"]
 
+_TELL_S = 1.0
 _WORKER = Path(__file__).with_name("start_worker.py")
 
 
@@ -74,7 +76,7 @@ class _Launch:
         jobdir = JobDir.create()
         try:
             with Signals() as signals:
-                board = Switchboard(jobdir.path / "launcher", self._remote_hosts())
+                board = Switchboard(jobdir.path / "launcher", self._remote_hosts(), _tell)
                 job = self._start(board, jobdir, signals)
                 try:
                     job.run()
@@ -83,10 +85,9 @@ class _Launch:
                     segments = jobdir.segments()
                     job.leave()
                     remove_abandoned(segments)
+                job.finish_output()
         finally:
             jobdir.remove()
-        with contextlib.suppress(BrokenPipeError):
-            self._sink.close()
         return job
 
     def _start(self, board: Switchboard, jobdir: JobDir, signals: Signals) -> Job:
@@ -173,9 +174,7 @@ class _Launch:
     def _forget_commits(self) -> None:
         """The next job starts from the beginning."""
         folder = self._settings.commit_dir
-        if folder is not None and folder.is_dir():
-            from farandole.elastic.commits import clear
-
+        if folder is not None:
             clear(folder)
 
     def _record(self, job: Job, code: int, started_s: float) -> None:
@@ -269,6 +268,7 @@ def _runnable(settings: LaunchSettings, environment: Mapping[str, str]) -> list[
 
 
 def _tell(text: str) -> None:
-    # A closed terminal must not hide how the job ended from whoever reads the exit code.
+    # A terminal that is closed or takes nothing must not hide how the job ended from whoever reads the exit code.
     with contextlib.suppress(BrokenPipeError):
-        print(f"farandole: {text}", file=sys.stderr, flush=True)
+        if has_room(sys.stderr, _TELL_S):
+            print(f"farandole: {text}", file=sys.stderr, flush=True)

@@ -105,7 +105,7 @@ class Ended(NamedTuple):
     exception: RankException | None = None
     stderr_tail: str = ""
     checkpoints: int = 0
-    """How many it has written."""
+    """How many it has written, elastic commits included."""
 
     @property
     def failed(self) -> bool:

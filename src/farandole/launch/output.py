@@ -7,13 +7,16 @@ import select
 import sys
 import time
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import IO, Any, BinaryIO, Protocol
 
 from farandole.errors import LaunchError
 
-__all__ = ["Files", "OutputSink", "Terminal"]
+__all__ = ["Files", "OutputSink", "Terminal", "has_room"]
 
 _LONGEST_LINE = 1 << 20
+_MOST_UNWRITTEN = 64 << 20
+_AT_ONCE = select.PIPE_BUF
+"""Bytes that a pipe or a terminal with room takes without making anybody wait."""
 _PROGRESS_S = 0.5
 _SUFFIXES = {"stdout": "out", "stderr": "err"}
 _COLOURS = (36, 33, 35, 32, 34, 31)
@@ -29,6 +32,7 @@ class Terminal:
     """Whole lines, each after its rank: `[1] loss 0.3`.
 
     A line that is redrawn (`\\r`, as progress bars do) is shown twice a second at most, in its latest state.
+    Where nobody reads what is shown (a pager, Ctrl-S), it is kept: whoever writes goes on, and calls `pump()` now and then.
     """
 
     def __init__(self) -> None:
@@ -36,6 +40,17 @@ class Terminal:
         self._coloured = {name: _takes_colour(stream) for name, stream in self._streams.items()}
         self._begun: dict[tuple[int, str], bytes] = {}
         self._redrawn_at: dict[tuple[int, str], float] = {}
+        self._unwritten = {name: bytearray() for name in self._streams}
+
+    @property
+    def waiting(self) -> list[int]:
+        """Descriptors for which `pump()` has something once they have room."""
+        return [self._streams[name].fileno() for name, data in self._unwritten.items() if data]
+
+    @property
+    def full(self) -> bool:
+        """More is kept than there should be."""
+        return sum(map(len, self._unwritten.values())) > _MOST_UNWRITTEN
 
     def write(self, rank: int, stream: str, data: bytes) -> None:
         *lines, rest = (self._begun.pop((rank, stream), b"") + data).split(b"\n")
@@ -65,12 +80,18 @@ class Terminal:
         if not lines:
             return
         prefix = self._prefix(rank, stream)
-        out = self._streams[stream]
-        try:
-            _write_whole(out, b"".join(prefix + _visible(line) + b"\n" for line in lines))
-        except BrokenPipeError:
-            _discard(out)
-            raise
+        self._unwritten[stream] += b"".join(prefix + _visible(line) + b"\n" for line in lines)
+        self.pump()
+
+    def pump(self) -> None:
+        """Write what there is room for."""
+        for name, data in self._unwritten.items():
+            try:
+                _write_some(self._streams[name], data)
+            except BrokenPipeError:
+                data.clear()
+                _discard(self._streams[name])
+                raise
 
     def _prefix(self, rank: int, stream: str) -> bytes:
         if self._coloured[stream]:
@@ -110,17 +131,25 @@ def _visible(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
-def _write_whole(stream: BinaryIO, data: bytes) -> None:
-    """Past the stream's buffer, where it has one: a pipe may take a part, or nothing yet where writing does not block."""
-    stream.flush()
+def _write_some(stream: BinaryIO, left: bytearray) -> None:
+    """Past the stream's buffer, where it has one, without waiting; what was written is removed from `left`."""
     raw = getattr(stream, "raw", stream)
-    left = memoryview(data)
-    while left:
-        written = raw.write(left)
-        if written is None:
-            select.select([], [raw], [])
-        else:
-            left = left[written:]
+    while left and has_room(stream):
+        stream.flush()
+        written = raw.write(left[:_AT_ONCE])
+        if written is None:  # it does not block, and has less room than that
+            return
+        del left[:written]
+
+
+def has_room(stream: IO[Any], within_s: float = 0.0) -> bool:
+    """Whether writing a little does not make this process wait; also where it fails."""
+    try:
+        poll = select.poll()
+        poll.register(stream, select.POLLOUT)
+        return bool(poll.poll(within_s * 1000))
+    except (OSError, ValueError, TypeError):  # no file: a test's, or a notebook's
+        return True
 
 
 def _takes_colour(stream: BinaryIO) -> bool:

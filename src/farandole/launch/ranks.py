@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from farandole.launch.channel import Link
+from farandole.launch.link import Link
 from farandole.launch.messages import Ended, Place, Started
 
 __all__ = ["Rank", "first_cause", "is_consequence", "may_be_consequence"]

@@ -21,7 +21,7 @@ class Restarts:
         """The hosts that the next start leaves out for the first time."""
         self._settings = settings
         self._suspects: set[str] = set()
-        self._last: tuple[str, str, int] | None = None
+        self._last: tuple[str, str] | None = None
 
     def another(self, job: Job) -> bool:
         """Whether to start once more after this end; each True is one restart made."""
@@ -53,16 +53,10 @@ class Restarts:
             return "it could not be started"
         if ended is not None and ended.exception is not None and ended.exception.type == "HostsChangedError":
             return "its hosts have changed"
-        last, self._last = self._last, (cause.how(), last_error_line(cause), self._commits())
+        last, self._last = self._last, (cause.how(), last_error_line(cause))
         came_from_outside = ended is None or ended.signal or ended.problem
         came_further = self._last != last or any(rank.ended.checkpoints for rank in job.ranks.values() if rank.ended)
         return "" if came_from_outside or came_further else "it failed as before, without a new commit or checkpoint"
-
-    def _commits(self) -> int:
-        from farandole.elastic.commits import count
-
-        folder = self._settings.commit_dir
-        return 0 if folder is None else count(folder)
 
 
 def _lost_without_a_word(host: str, job: Job) -> set[str]:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from farandole.launch.processes import process_ids
+from farandole.processes.tree import process_ids
 
 __all__ = ["mapped_segments", "remove_abandoned"]
 

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from farandole.launch.binding import cores_for
-from farandole.launch.channel import ADDRESS, KEY, Link, call_launcher
+from farandole.launch.channel import ADDRESS, KEY, call_launcher
 from farandole.launch.command import GRACE_S, Command
 from farandole.launch.environment import ALLOCATOR_VARIABLES, rank_environment, rank_threads
 from farandole.launch.jobdir import JOB_DIR, LAUNCH_RANK, JobDir
+from farandole.launch.link import Link
 from farandole.launch.messages import (
     Cleaned,
     Ended,
@@ -37,8 +38,8 @@ from farandole.launch.messages import (
 )
 from farandole.launch.place import find_place
 from farandole.launch.pmi import PmiRelay
-from farandole.launch.processes import NEVER, adopt_orphans, descendants
 from farandole.launch.segments import mapped_segments, remove_abandoned
+from farandole.processes.tree import NEVER, adopt_orphans, descendants
 
 __all__ = ["main"]
 
@@ -91,8 +92,9 @@ class Worker:
     def run(self) -> None:
         self._jobdir.ensure()
         self._watch_signals()
-        self._watch(self._link, self._take_order)
+        self._watch(self._link, self._take_orders)
         self._start()
+        self._take_orders()  # which may have come with the first
         while not self._finished():
             for key, _ in self._selector.select(self._patience_s()):
                 key.data()
@@ -156,12 +158,16 @@ class Worker:
     def _note_signal(self, *_: object) -> None:
         self._signalled = True
 
-    def _take_order(self) -> None:
+    def _take_orders(self) -> None:
         try:
-            order = self._link.recv()
+            orders = self._link.take()
         except (OSError, EOFError):
             self._lose_launcher()
             return
+        for order in orders:
+            self._follow(order)
+
+    def _follow(self, order: object) -> None:
         if isinstance(order, Stop):
             self._stop(order.grace_s)
         if isinstance(order, PassOn) and self._command is not None:
@@ -309,8 +315,8 @@ class Worker:
         until = time.monotonic() + _HANG_UP_S
         with contextlib.suppress(OSError, EOFError):
             self._link.send(Cleaned())
-            while self._link.poll(max(0.0, until - time.monotonic())):
-                self._link.recv()
+            while True:
+                self._link.recv(until - time.monotonic())
 
 
 if __name__ == "__main__":

@@ -94,8 +94,8 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _observe(options: argparse.Namespace) -> int:
-    from farandole.launch.child import CannotStart
     from farandole.observe.observing import observe
+    from farandole.processes.child import CannotStart
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import DataError
-from farandole.launch.signals import EndedBySignal, ends_on
 from farandole.observe.power.meters import Provenance
+from farandole.processes.signals import EndedBySignal, ends_on
 from farandole.results.schema import PERHAPS_PARTS
 from farandole.study.folder import StudyFolder, made_with
 from farandole.study.measures import Measures, energy_measures

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from farandole.launch.signals import EndedBySignal
+from farandole.processes.signals import EndedBySignal
 from farandole.progress import Shown, clear, screen_of
 
 __all__ = ["LiveLine", "say_stopped"]

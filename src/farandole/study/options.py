@@ -170,7 +170,7 @@ def run_loaders(content: dict[str, Any], options: argparse.Namespace) -> int:
 
 
 def _perform(study: StudySettings, options: argparse.Namespace) -> int:
-    from farandole.launch.signals import EndedBySignal
+    from farandole.processes.signals import EndedBySignal
     from farandole.study.folder import StudyFolder
     from farandole.study.live import say_stopped
     from farandole.study.running import plan_text, run_study

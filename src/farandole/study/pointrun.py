@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farandole.errors import DataError, FarandoleError
-from farandole.launch.child import CannotStart, Child
 from farandole.launch.environment import THREAD_VARIABLES
-from farandole.launch.signals import EndedBySignal
 from farandole.observe.machine_time import MachineTime, children_cpu_s, why_busy
+from farandole.processes.child import CannotStart, Child
+from farandole.processes.signals import EndedBySignal
 from farandole.results.schema import BUSY, FIGURES_FILE, OVERSUBSCRIBED, RUN, SCHEMA
 from farandole.study.failures import why_failed
 from farandole.study.folder import StudyFolder, now
@@ -211,7 +211,7 @@ def _compile_sums() -> None:
     """Once on a machine, and in no point's time."""
     import numpy as np
 
-    from farandole.comm.floats import prepare
+    from farandole.comm.node.floats import prepare
 
     prepare(np.dtype(np.float32))
 

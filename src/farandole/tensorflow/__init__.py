@@ -11,54 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from farandole.comm import public as _public
 from farandole.comm import world as _world
-from farandole.comm.collectives import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    allgather_object,
-    barrier,
-    broadcast_object,
-    check_buffers_match,
-    join,
-)
-from farandole.comm.compression import Compression
-from farandole.comm.probes import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.team import Team
-from farandole.comm.world import (
-    add_process_set,
-    cross_rank,
-    cross_size,
-    describe,
-    get_process_set,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    remove_process_set,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from farandole.errors import HorovodInternalError
-from farandole.tensorflow.functions import broadcast_variables
+from farandole.comm.named.collectives import check_buffers_match, join
+from farandole.comm.named.compression import Compression
+from farandole.comm.public import *  # noqa: F403
+from farandole.tensorflow.functions import broadcast_, broadcast_variables
 from farandole.tensorflow.ops import (
     allgather,
     allreduce,
@@ -77,66 +35,30 @@ from farandole.tensorflow.tape import DistributedGradientTape, PartialDistribute
 from farandole.tensorflow.threads import set_threads as _set_threads
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedGradientTape",
-    "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
+    "DistributedOptimizer",  # noqa: F405
     "PartialDistributedGradientTape",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "SyncBatchNormalization",
-    "Team",
-    "add_process_set",
+    "SyncBatchNormalization",  # noqa: F405
     "allgather",
-    "allgather_object",
     "allreduce",
     "alltoall",
-    "barrier",
     "broadcast",
-    "broadcast_object",
+    "broadcast_",
     "broadcast_variables",
-    "ccl_built",
     "check_buffers_match",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "describe",
-    "get_process_set",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "rank_op",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += _public.__all__
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:

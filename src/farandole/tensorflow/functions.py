@@ -7,13 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from farandole.comm import collectives
-from farandole.comm.agreement import agree_on_gradients
-from farandole.comm.plan import Entry
-from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.gradients.agreement import agree_on_gradients
+from farandole.comm.gradients.plan import Entry
+from farandole.comm.named import collectives
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.tensorflow.gradients import call_back, name_of
 
-__all__ = ["broadcast_variables"]
+__all__ = ["broadcast_", "broadcast_variables"]
 
 
 def broadcast_variables(
@@ -23,9 +23,16 @@ def broadcast_variables(
 
     Inside tf.function too, where it is a part of the graph. `inplace` is accepted for Horovod's sake.
     """
+    broadcast_(variables, root_rank, process_set=process_set)
+
+
+def broadcast_(
+    variables: Iterable[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """The same, with the new values as tensors. Collective: every rank calls it."""
     listed = list(variables)
     runtime = process_set.runtime()
-    label = f"variables.{runtime.next_name('variables').rsplit('.', 1)[1]}"
+    label = name or f"variables.{runtime.next_name('variables').rsplit('.', 1)[1]}"
     entries = [Entry(name_of(v), tf.as_dtype(v.dtype).name, tuple(v.shape)) for v in listed]
     agree_on_gradients(process_set, label, "broadcast_variables", entries)
 
@@ -33,6 +40,8 @@ def broadcast_variables(
         return [collectives.broadcast(a, root_rank, f"{label}.{i}", process_set) for i, a in enumerate(arrays)]
 
     values = [tf.convert_to_tensor(v) for v in listed]
-    for variable, value in zip(listed, call_back(run, values, [v.dtype for v in values])):
+    received = call_back(run, values, [v.dtype for v in values])
+    for variable, value in zip(listed, received):
         value.set_shape(variable.shape)
         variable.assign(value)
+    return received

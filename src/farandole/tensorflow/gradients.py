@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from farandole.comm.buffers import BufferReducer, BufferSettings, Shape
-from farandole.comm.plan import aligned
+from farandole.comm.gradients.buffers import BufferReducer, BufferSettings, Shape
+from farandole.comm.gradients.plan import aligned
 from farandole.errors import SettingsError
 
 __all__ = ["GraphReducer", "call_back", "check_not_compiled", "name_of"]
@@ -51,6 +51,13 @@ def _check_shapes(variables: Sequence[Any]) -> None:
             )
 
 
+def _dense(gradient: Any, shape: Shape) -> Any:
+    """The gradient as a tensor; the rows of an embedding do not always say of how many they are."""
+    if isinstance(gradient, tf.IndexedSlices):
+        gradient = tf.IndexedSlices(gradient.values, gradient.indices, tf.constant(shape.shape))
+    return tf.convert_to_tensor(gradient)
+
+
 class GraphReducer:
     """Reduces the gradients of some variables. Collective to make: every rank of the set does."""
 
@@ -70,7 +77,7 @@ class GraphReducer:
     def reduce(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, as a part of the graph. Collective when it runs."""
         # As optimizers do: a step of the user's own may hand over gradients of another type than the variable's.
-        dense = [tf.cast(tf.convert_to_tensor(g), shape.dtype) for g, shape in zip(grads, self._buffers.shapes)]
+        dense = [tf.cast(_dense(g, shape), shape.dtype) for g, shape in zip(grads, self._buffers.shapes)]
         if self._buffers.changes_nothing:
             return dense
         reduced = call_back(self._run, dense, [gradient.dtype for gradient in dense])

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from farandole.comm.kernels import Op
-from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
+from farandole.comm.node.kernels import Op
 from farandole.tensorflow.ops import allreduce
 
 __all__ = ["SyncBatchNormalization"]

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from farandole.comm import collectives, world
-from farandole.comm.compression import Compression, Compressor
-from farandole.comm.kernels import Op
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.submit import chosen_op
+from farandole.comm import world
+from farandole.comm.named import collectives
+from farandole.comm.named.compression import Compression, Compressor
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
+from farandole.comm.named.submit import chosen_op
+from farandole.comm.node.kernels import Op
+from farandole.errors import SettingsError
 from farandole.tensorflow.gradients import call_back
 
 __all__ = [
@@ -70,7 +72,7 @@ def allreduce(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The ranks' tensors reduced. Collective: every rank of the set calls it."""
+    """The ranks' tensors reduced; of tf.IndexedSlices, the rows of all ranks. Collective: every rank of the set calls it."""
     return grouped_allreduce(
         [tensor], average, device_dense, device_sparse, compression, op, prescale_factor, postscale_factor,
         name, process_set,
@@ -91,7 +93,12 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Several tensors reduced as one operation. Collective: every rank of the set calls it."""
     how = (compression, chosen_op(op, average), prescale_factor, postscale_factor)
-    dense = [tf.convert_to_tensor(tensor) for tensor in tensors]  # IndexedSlices become dense
+    rows = {
+        i: _rows_of_all(tensor, name and f"{name}.{i}", how, process_set)
+        for i, tensor in enumerate(tensors)
+        if isinstance(tensor, tf.IndexedSlices)
+    }
+    dense = [tf.convert_to_tensor(tensor) for i, tensor in enumerate(tensors) if i not in rows]
 
     @tf.custom_gradient
     def reduced(*inputs: Any) -> Any:
@@ -101,7 +108,18 @@ def grouped_allreduce(
     def grouped_reduce(grads: Sequence[Any]) -> list[Any]:
         return _allreduced(grads, _name(None, grads[0]), how, process_set)
 
-    return list(reduced(*dense)) if dense else []
+    found = iter(reduced(*dense) if dense else ())
+    return [rows[i] if i in rows else next(found) for i in range(len(tensors))]
+
+
+def _rows_of_all(slices: Any, name: str | None, how: Any, process_set: ProcessSet) -> Any:
+    """As Horovod does: the rows travel, and are added up by whoever uses them."""
+    _, op, prescale, postscale = how
+    if op not in (Op.AVERAGE, Op.SUM):
+        raise SettingsError(f"allreduce(op={op.name}) of tf.IndexedSlices: use Average or Sum, or tf.convert_to_tensor() first")
+    values, indices = grouped_allgather([slices.values, slices.indices], name, process_set=process_set)
+    factor = prescale * postscale / (_size(process_set) if op == Op.AVERAGE else 1)
+    return tf.IndexedSlices(values * tf.cast(factor, values.dtype), indices, slices.dense_shape)
 
 
 def _allreduced(tensors: Sequence[Any], name: str | None, how: Any, process_set: ProcessSet) -> list[Any]:

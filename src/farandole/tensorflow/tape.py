@@ -8,17 +8,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from farandole.comm.buffers import BufferSettings
-from farandole.comm.compression import Compression, Compressor
-from farandole.comm.kernels import Op, Reduction
-from farandole.comm.process_sets import ProcessSet, SetRuntime, global_process_set
-from farandole.comm.team import Team
+from farandole.comm.gradients.buffers import BufferSettings
+from farandole.comm.gradients.opening import reduction, taking_part
+from farandole.comm.gradients.team import Team
+from farandole.comm.named.compression import Compression, Compressor, wire_of
+from farandole.comm.named.process_sets import ProcessSet, SetRuntime, global_process_set
+from farandole.comm.node.kernels import Op
 from farandole.errors import SettingsError
 from farandole.tensorflow.gradients import GraphReducer
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
-_WIRES = {Compression.none: None, Compression.fp16: "float16", Compression.bf16: "bfloat16"}
 _reducers: weakref.WeakKeyDictionary[SetRuntime, dict[Any, GraphReducer]] = weakref.WeakKeyDictionary()
 """By process set, then settings and variables: a loop makes a tape for every step, and the plan stays."""
 
@@ -143,13 +143,11 @@ def _tape(
 ) -> _Tape:
     if isinstance(tape, _Tape):
         raise SettingsError("the tape is distributed already: wrap it once")
-    if Op(op) not in (Op.AVERAGE, Op.SUM):
-        raise SettingsError(f"DistributedGradientTape(op={Op(op).name}): use Average or Sum")
-    if compression not in _WIRES:
-        raise SettingsError(f"compression={compression}: use Compression.none, Compression.fp16 or Compression.bf16")
-    size = process_set.runtime().transport.size
-    how = Reduction("sum", 1.0, size if Op(op) == Op.AVERAGE else 1)
+    process_set = taking_part(process_set)
     settings = BufferSettings(
-        how=how, wire=_WIRES[compression], process_set=process_set, team=team or Team()
+        how=reduction("DistributedGradientTape", op, process_set.runtime().transport.size),
+        wire=wire_of(compression),
+        process_set=process_set,
+        team=team or Team(),
     )
     return _Tape(tape, settings, local, scale_local)

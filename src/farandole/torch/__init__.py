@@ -12,52 +12,11 @@ from typing import Any
 
 import torch as _torch
 
+from farandole.comm import public as _public
 from farandole.comm import world as _world
-from farandole.comm.collectives import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    allgather_object,
-    barrier,
-    broadcast_object,
-    join,
-)
-from farandole.comm.probes import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.relay import relay
-from farandole.comm.team import Team
-from farandole.comm.world import (
-    add_process_set,
-    cross_rank,
-    cross_size,
-    describe,
-    get_process_set,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    remove_process_set,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from farandole.errors import HorovodInternalError
+from farandole.comm.named.collectives import join
+from farandole.comm.public import *  # noqa: F403
+from farandole.comm.streams.relay import relay
 from farandole.launch.environment import given_threads as _given_threads
 from farandole.torch import checkpoint, elastic
 from farandole.torch import kernels as _kernels
@@ -106,23 +65,12 @@ from farandole.torch.sparse import sparse_allreduce_async
 from farandole.torch.streams import Stream
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
     "Stream",
-    "Sum",
     "SyncBatchNorm",
-    "Team",
-    "add_process_set",
     "allgather",
     "allgather_async",
-    "allgather_object",
     "allreduce",
     "allreduce_",
     "allreduce_async",
@@ -130,29 +78,17 @@ __all__ = [
     "alltoall",
     "alltoall_async",
     "average",
-    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
-    "ccl_built",
     "check_buffers_match",
     "checkpoint",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "describe",
     "elastic",
     "gather",
     "gather_async",
-    "get_process_set",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -162,37 +98,23 @@ __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "receive",
     "receive_async",
     "reducescatter",
     "reducescatter_async",
     "relay",
-    "remove_process_set",
-    "rocm_built",
     "scale_learning_rate",
     "send",
     "send_async",
     "sendrecv",
     "shard",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
     "warmup",
 ]
+__all__ += _public.__all__
 
 
 _threads_at_import = _torch.get_num_threads()

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from farandole.comm.process_sets import ProcessSet
-from farandole.comm.submit import Adasum, Max
+from farandole.comm.named.process_sets import ProcessSet
+from farandole.comm.named.submit import Adasum, Max
 from farandole.errors import SettingsError
 from farandole.torch.compression import Compressor
 from farandole.torch.ops import allreduce, grouped_allreduce_

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from farandole.comm.submit import issue
-from farandole.comm.transfers import Expected, Received, Transfer
-from farandole.comm.world import current
+from farandole.comm.channels.messages import Expected, Received, Transfer
+from farandole.comm.current import current
+from farandole.comm.named.submit import issue
 from farandole.torch.tensors import as_array, as_tensor
 
 __all__ = ["receive", "receive_async", "send", "send_async", "sendrecv"]

@@ -26,13 +26,13 @@ from farandole.checkpoint.parts import Part, as_part
 from farandole.checkpoint.timing import When
 from farandole.checkpoint.tree import ArrayInfo, Tensor, replaced
 from farandole.checksum import crc32
-from farandole.comm.collectives import broadcast_object
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
+from farandole.comm.named.collectives import broadcast_object
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.errors import CheckpointError
 from farandole.torch.tensors import as_array, as_tensor
 
-__all__ = ["Checkpointer", "Keep", "TorchRandom", "When"]
+__all__ = ["Checkpointer", "Keep", "TorchRandom", "When", "with_arrays", "with_tensors"]
 
 _BY_BITS = {
     torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
@@ -109,7 +109,7 @@ class _Stateful:
         return replaced(state, lambda value: _taken(value, held) if isinstance(value, torch.Tensor) else value)
 
     def load_state_dict(self, state: Any) -> None:
-        self._value.load_state_dict(_with_tensors(state))
+        self._value.load_state_dict(with_tensors(state))
 
 
 class _Model(_Stateful):
@@ -141,7 +141,7 @@ class _Buffers:
         with torch.no_grad():
             for name, buffer in self._saved():
                 if name in state:
-                    buffer.copy_(_with_tensors(state[name]))
+                    buffer.copy_(with_tensors(state[name]))
 
     def _saved(self) -> list[tuple[str, torch.Tensor]]:
         kept = self._model.state_dict()
@@ -173,9 +173,9 @@ class TorchRandom:
         return {"cpu": _taken(torch.get_rng_state(), set()), "cuda": [_taken(state, set()) for state in cuda]}
 
     def load_state_dict(self, state: Any) -> None:
-        torch.set_rng_state(_with_tensors(state["cpu"]))
+        torch.set_rng_state(with_tensors(state["cpu"]))
         if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all(_with_tensors(state["cuda"]))
+            torch.cuda.set_rng_state_all(with_tensors(state["cuda"]))
 
 
 class _Generator:
@@ -186,7 +186,7 @@ class _Generator:
         return {"state": _taken(self._generator.get_state(), set())}
 
     def load_state_dict(self, state: Any) -> None:
-        self._generator.set_state(_with_tensors(state["state"]))
+        self._generator.set_state(with_tensors(state["state"]))
 
 
 Place = tuple[int, int]
@@ -223,7 +223,13 @@ def _array(tensor: torch.Tensor) -> AnyArray:
     return plain.numpy() if plain.dtype in _BY_VALUE else as_array(plain)
 
 
-def _with_tensors(state: Any) -> Any:
+def with_arrays(state: Any) -> Any:
+    """A state as a checkpoint takes it."""
+    return replaced(state, lambda value: _taken(value, set()) if _is_tensor(value) else value)
+
+
+def with_tensors(state: Any) -> Any:
+    """A state as torch takes it."""
     return replaced(state, lambda value: _tensor(value.array) if isinstance(value, Tensor) else value)
 
 

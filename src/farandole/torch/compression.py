@@ -1,53 +1,45 @@
-"""Fewer bytes on the wire: 16-bit floats in transit. (Horovod's `Compression`, plus bf16.)"""
+"""Fewer bytes on the wire, of torch's tensors."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-__all__ = ["KNOWN", "Compression", "Compressor"]
+from farandole.comm.named import compression
+from farandole.comm.named.compression import Compressor
+from farandole.torch.tensors import numpy_name
+
+__all__ = ["Compression", "Compressor"]
 
 
-class Compressor:
+class _OfTensors:
+    """Types and casts are torch's."""
+
+    @staticmethod
+    def type_of(tensor: torch.Tensor) -> str:
+        return numpy_name(tensor.dtype)
+
+    @staticmethod
+    def cast(tensor: torch.Tensor, dtype: Any) -> torch.Tensor:
+        return tensor.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+
+
+class NoneCompressor(_OfTensors, compression.NoneCompressor):
     """Tensors travel as they are."""
 
-    wire: torch.dtype | None = None
-    """What wider floats travel as."""
 
-    @classmethod
-    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
-        """(what travels, the type to go back to)"""
-        if cls.travels_as(tensor.dtype) == tensor.dtype:
-            return tensor, None
-        return tensor.to(cls.wire), tensor.dtype
-
-    @classmethod
-    def decompress(cls, tensor: torch.Tensor, ctx: torch.dtype | None) -> torch.Tensor:
-        return tensor if ctx is None else tensor.to(ctx)
-
-    @classmethod
-    def travels_as(cls, dtype: torch.dtype) -> torch.dtype:
-        wide = dtype in (torch.float32, torch.float64)
-        return cls.wire if cls.wire is not None and wide else dtype
-
-
-class FP16Compressor(Compressor):
+class FP16Compressor(_OfTensors, compression.FP16Compressor):
     """Floats travel as IEEE half precision."""
 
-    wire = torch.float16
 
-
-class BF16Compressor(Compressor):
+class BF16Compressor(_OfTensors, compression.BF16Compressor):
     """Floats travel as bfloat16: float32's range, 8 bits of precision."""
-
-    wire = torch.bfloat16
 
 
 class Compression:
     """The ways to compress."""
 
-    none = Compressor
+    none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
-
-
-KNOWN = (Compression.none, Compression.fp16, Compression.bf16)

@@ -10,12 +10,13 @@ import torch
 from torch.utils.data import Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-from farandole.comm import collectives
-from farandole.comm.collectives import broadcast_object
-from farandole.comm.process_sets import ProcessSet, global_process_set
+from farandole.comm.named import collectives
+from farandole.comm.named.collectives import broadcast_object
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.errors import SettingsError
 from farandole.optim import scaled_rate, warmup_factor
 from farandole.torch.ops import allreduce_, broadcast_async_, synchronize
+from farandole.torch.sparse import as_sparse
 from farandole.torch.tensors import as_array
 
 __all__ = [
@@ -65,7 +66,8 @@ def broadcast_optimizer_state(
 ) -> None:
     """Give every rank the root's optimizer state; no weight moves. Collective.
 
-    `model` is accepted for Horovod's sake and not needed.
+    As with Horovod, whose first state comes from a step without gradients, parameters of an optimizer without a state have
+    gradients afterwards, of zeros. `model` is accepted for Horovod's sake and not needed.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise SettingsError("broadcast_optimizer_state: LBFGS keeps its state in a way that cannot be sent")
@@ -87,6 +89,15 @@ def broadcast_optimizer_state(
         synchronize(handle)
     if not here:
         optimizer.load_state_dict(_put_tensors(skeleton, tensors))
+    if not optimizer.state:
+        _make_gradients(optimizer)
+
+
+def _make_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """Zeros where there are none; without rows for an optimizer that takes sparse ones alone."""
+    only_sparse = isinstance(optimizer, torch.optim.SparseAdam)
+    for p in (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.grad is None):
+        p.grad = as_sparse(None, p) if only_sparse else torch.zeros_like(p)
 
 
 class _Hole:

@@ -15,23 +15,21 @@ a mark; all ranks see the mark, take the parameter out of the plan, and from the
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from farandole.comm import mpi
-from farandole.comm.agreement import making
-from farandole.comm.kernels import Reduction
-from farandole.comm.plan import BUCKET_BYTES, SPARSE, Entry, GradientPlan
-from farandole.comm.process_sets import ProcessSet
-from farandole.comm.reduce import phase
-from farandole.comm.submit import Sum
-from farandole.comm.team import Team, threads_allowed
-from farandole.comm.world import current
+from farandole.comm.gradients.opening import open_plan
+from farandole.comm.gradients.plan import SPARSE, Entry, GradientPlan
+from farandole.comm.gradients.team import Team
+from farandole.comm.named.compression import travels_as
+from farandole.comm.named.process_sets import ProcessSet
+from farandole.comm.named.submit import Sum
+from farandole.comm.node.kernels import Reduction
+from farandole.comm.node.two_level import phase
 from farandole.errors import MismatchError, SettingsError
-from farandole.torch.compression import Compressor
 from farandole.torch.sparse import as_sparse, sparse_allreduce_async
 from farandole.torch.tensors import as_array, as_tensor, numpy_name, staged
 
@@ -44,8 +42,8 @@ class ReducerSettings:
 
     how: Reduction
     """Combine, multiply, divide."""
-    compression: type[Compressor]
-    """What they travel as."""
+    wire: str | None
+    """What wider floats travel as: `float16`, `bfloat16`, or None."""
     passes: int
     """Backward passes that add up before a step."""
     sparse_as_dense: bool
@@ -140,7 +138,8 @@ class GradientReducer:
         self._label = label
         self._name = name
         self._slots = [_Slot(name, p) for name, p in backward_order(parameters, settings.groups)]
-        self._hooked: set[int] = set()
+        self._hooks: dict[int, Any] = {}
+        weakref.finalize(self, _remove_all, self._hooks.values()).atexit = False
         self._in_flight = False
         self._steps = 0
         self.pending = False
@@ -154,8 +153,6 @@ class GradientReducer:
         """A plan of all gradients that are not sparse, and each one's place in it. Collective."""
         planned = [slot for slot in self._slots if not slot.sparse]
         plan = self._make_plan(planned)
-        # Whoever drops the optimizer drops its threads and windows; the communicators need all ranks.
-        weakref.finalize(self, plan.retire).atexit = False
         for place, slot in enumerate(planned):
             slot.place = place
             buffer = plan.buffer(place)
@@ -167,41 +164,31 @@ class GradientReducer:
         return plan
 
     def _make_plan(self, planned: list[_Slot]) -> GradientPlan:
-        runtime = self.settings.process_set.runtime()
+        settings = self.settings
         entries = [self._entry(slot) for slot in planned]
-        team = self.settings.team
-        allowed = threads_allowed(team.threads, mpi.thread_level())
-        wire = self.settings.compression.wire
         elsewhere = any(staged(slot.parameter) for slot in planned)
-        bucket_bytes = min(BUCKET_BYTES, current().fusion_bytes)
-        op = "Sum" if self.settings.how.divide == 1 else "Average"
-        place = "device" if elsewhere else "host"
-        way = (
-            f"{self._label} with op={op}, compression={wire}, ksteps={self.settings.ksteps}, "
-            f"buckets of {bucket_bytes} bytes, {place} tensors"
-        )
         # What fails before this fails on this rank alone, which must not count a plan that no other rank makes.
-        name, self._name = self._name or runtime.next_plan(), None
-        with making(self.settings.process_set, name, way, entries):
-            plan = GradientPlan(
-                runtime,
-                f"{self._label}.{name.removeprefix('plan.')}",
-                entries,
-                how=self.settings.how,
-                staged=elsewhere or wire is not None,
-                team=Team(threads=allowed, stats_every=team.stats_every),
-                bucket_bytes=bucket_bytes,
-            )
-        current().plans.add(plan)
-        current().record.setdefault("plans", []).append(plan.describe())
-        return plan
+        name, self._name = self._name or settings.process_set.runtime().next_plan(), None
+        return open_plan(
+            self,
+            settings.process_set,
+            self._label,
+            name,
+            entries,
+            agreed=entries,
+            how=settings.how,
+            wire=settings.wire,
+            staged=elsewhere or settings.wire is not None,
+            team=settings.team,
+            more=f"ksteps={settings.ksteps}, {'device' if elsewhere else 'host'} tensors",
+        )
 
     def _entry(self, slot: _Slot) -> Entry:
         p = slot.parameter
-        wire = self.settings.compression.travels_as(p.dtype)
+        dtype = travels_as(self.settings.wire, numpy_name(p.dtype))
         layout = "" if p.is_contiguous() else f"strides {tuple(p.stride())}"
         group = self.settings.groups.get(id(p), -1)
-        return Entry(slot.name, numpy_name(wire), tuple(p.shape), layout, group)
+        return Entry(slot.name, dtype, tuple(p.shape), layout, group)
 
     # Hooks
 
@@ -209,10 +196,9 @@ class GradientReducer:
         """Also for parameters that have come to require a gradient since."""
         me = weakref.ref(self)
         for index, slot in enumerate(self._slots):
-            if index not in self._hooked and slot.parameter.requires_grad:
-                self._hooked.add(index)
+            if index not in self._hooks and slot.parameter.requires_grad:
                 parameter: Any = slot.parameter
-                parameter.register_post_accumulate_grad_hook(_hook(me, index))
+                self._hooks[index] = parameter.register_post_accumulate_grad_hook(_hook(me, index))
 
     def produced(self, index: int) -> None:
         """Backward has added to a gradient."""
@@ -309,7 +295,7 @@ class GradientReducer:
 
     def _reduced_twice(self, slot: _Slot) -> AssertionError:
         return AssertionError(
-            f"the gradient of {slot.name} was reduced already, by synchronize() or a look at param_groups, and op=Sum would "
+            f"the gradient of {slot.name} was reduced already, by synchronize(), and op=Sum would "
             "add it up over the ranks once more: call step() or zero_grad() before the next backward(), or set "
             "backward_passes_per_step to add gradients up locally."
         )
@@ -343,7 +329,7 @@ class GradientReducer:
             self._forget_gathered(found)
             raise
         if found:
-            self._plan.close()
+            self._plan.retire()
             self._plan = self._open_plan()
         self._register_hooks()
         if changed:
@@ -472,8 +458,10 @@ class GradientReducer:
     def statistics(self) -> Any:
         return self._plan.statistics
 
-    def close(self) -> None:
-        self._plan.close()
+    def retire(self) -> None:
+        """Reduce nothing more, on this rank."""
+        self._plan.retire()
+        _remove_all(self._hooks.values())
 
 
 def _hook(owner: weakref.ref[GradientReducer], index: int) -> Any:
@@ -483,6 +471,11 @@ def _hook(owner: weakref.ref[GradientReducer], index: int) -> Any:
             reducer.produced(index)
 
     return produced
+
+
+def _remove_all(hooks: Iterable[Any]) -> None:
+    for hook in hooks:
+        hook.remove()
 
 
 def _version(p: torch.Tensor) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from farandole.comm.kernels import Reduction, bfloat16, use_kernels
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
+from farandole.comm.node.kernels import Reduction, bfloat16, use_kernels
 from farandole.torch.tensors import as_tensor
 
 __all__ = ["SixteenBitKernels", "install"]

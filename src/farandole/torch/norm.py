@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.submit import Sum
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
+from farandole.comm.named.submit import Sum
 from farandole.comm.world import is_initialized
 from farandole.torch.ops import allgather, allreduce
 

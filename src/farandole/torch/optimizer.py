@@ -1,8 +1,7 @@
 """DistributedOptimizer: any torch optimizer, with gradients averaged over the ranks.
 
 The given optimizer itself gets a class of the same name: it keeps its state, its parameter groups, its
-hooks, and the schedulers that know it. Whoever looks at `param_groups` while gradients are on their way (GradScaler does,
-to unscale them) waits for them first, so that an overflow on one rank is seen on all.
+hooks, and the schedulers that know it.
 """
 
 from __future__ import annotations
@@ -15,14 +14,17 @@ from typing import Any, TypeVar
 
 import torch
 
-from farandole.comm.kernels import Op, Reduction
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.team import Team
+from farandole.comm.gradients.opening import reduction, taking_part
+from farandole.comm.gradients.team import Team
+from farandole.comm.named.compression import wire_of
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
+from farandole.comm.node.kernels import Op
 from farandole.errors import SettingsError
 from farandole.torch.adasum import StepsCombined
-from farandole.torch.compression import KNOWN, Compression, Compressor
+from farandole.torch.compression import Compression, Compressor
 from farandole.torch.gradients import GradientReducer, ReducerSettings
 from farandole.torch.ops import allreduce
+from farandole.torch.scaler import reduce_before_unscaling
 
 __all__ = ["DistributedOptimizer"]
 
@@ -33,22 +35,9 @@ class _Distributed(torch.optim.Optimizer):
     _farandole_reducer: GradientReducer
     _farandole_names: dict[int, str]
     _farandole_synchronized: str
-    """`no`, `asked` (by synchronize()) or `implied` (by a look at param_groups)."""
+    """`no`, `asked` (by synchronize()) or `implied` (by a GradScaler)."""
     _farandole_skip: bool
     _farandole_warned: bool
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        reducer = self.__dict__.get("_farandole_reducer")
-        if reducer is not None and reducer.in_flight:
-            reducer.synchronize_early()
-            self._farandole_synchronized = "implied"
-        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
-        return groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.__dict__["param_groups"] = groups
 
     def synchronize(self) -> None:
         """Wait until every gradient is reduced, to clip or look at them before step(). Collective."""
@@ -89,8 +78,8 @@ class _Distributed(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         if self._farandole_reducer.in_flight:
             raise AssertionError(
-                "zero_grad() was called after backward() but before step() or synchronize(): "
-                "gradients that are being reduced would be lost"
+                "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+                "optimizer.synchronize(): gradients that are being reduced would be lost"
             )
         self._farandole_synchronized = "no"
         super().zero_grad(set_to_none)
@@ -103,7 +92,7 @@ class _Distributed(torch.optim.Optimizer):
         if old.pending:
             raise AssertionError("add_param_group() with gradients one step late on their way: call drain() first")
         super().add_param_group(param_group)
-        old.close()
+        old.retire()
         parameters = _named(self.param_groups, self._farandole_names)
         self._farandole_reducer = GradientReducer(type(self).__name__, parameters, old.settings)
 
@@ -121,6 +110,17 @@ class _Distributed(torch.optim.Optimizer):
             "exposed_s": found.exposed_s,
         }
 
+    def _farandole_before_unscaling(self) -> None:
+        """Reduce the gradients, so that an overflow on one rank is seen on all. Collective."""
+        if self._farandole_synchronized == "no" or self._farandole_reducer.in_flight:
+            self._farandole_check_parameters()
+            self._farandole_reducer.synchronize_early()
+            self._farandole_synchronized = "implied"
+
+    def _farandole_after_scaled_step(self) -> None:
+        """Also where the scaler has skipped the step."""
+        self._farandole_synchronized = "no"
+
     def _farandole_synchronize_for_step(self) -> None:
         if self._farandole_synchronized == "no" or self._farandole_reducer.in_flight:
             self._farandole_check_parameters()
@@ -128,8 +128,8 @@ class _Distributed(torch.optim.Optimizer):
         elif self._farandole_synchronized == "asked" and not self._farandole_warned:
             self._farandole_warned = True
             warnings.warn(
-                "optimizer.step() after optimizer.synchronize(): put step() inside "
-                "`with optimizer.skip_synchronize():`. The gradients are not reduced a second time.",
+                "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). Put step() "
+                "inside `with optimizer.skip_synchronize():`. The gradients are not reduced a second time.",
                 stacklevel=3,
             )
 
@@ -156,7 +156,7 @@ class _Distributed(torch.optim.Optimizer):
         return allreduce(number, op=op, process_set=settings.process_set).item()
 
     def _farandole_check_parameters(self) -> None:
-        held = sum(len(group["params"]) for group in self.__dict__["param_groups"])
+        held = sum(len(group["params"]) for group in self.param_groups)
         known = len(self._farandole_reducer.parameters)
         if held != known:
             raise SettingsError(
@@ -190,19 +190,15 @@ def DistributedOptimizer(
     if isinstance(optimizer, _Distributed | StepsCombined):
         raise SettingsError("the optimizer is distributed already: wrap it once")
     names = _checked_names(optimizer, named_parameters)
-    runtime = process_set.runtime()
+    process_set = taking_part(process_set)
+    size = process_set.runtime().transport.size
     if Op(op) == Op.ADASUM:
         if ksteps:
             raise SettingsError("op=Adasum combines steps, which cannot come late: ksteps must be 0")
         return _combining_steps(optimizer, compression, process_set)
-    if compression not in KNOWN:
-        raise SettingsError(
-            f"compression={compression!r}: use Compression.none, Compression.fp16 or Compression.bf16. Gradients are "
-            "reduced where they lie, so that a compress() of your own would not be called"
-        )
     settings = ReducerSettings(
-        how=_reduction(Op(op), gradient_predivide_factor, runtime.transport.size),
-        compression=compression,
+        how=reduction("DistributedOptimizer", op, size, predivide=gradient_predivide_factor, others=" or Adasum"),
+        wire=wire_of(compression, Compression),
         passes=backward_passes_per_step,
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
@@ -218,6 +214,7 @@ def DistributedOptimizer(
         _farandole_skip=False,
         _farandole_warned=False,
     )
+    reduce_before_unscaling()
     return _with(_Distributed, optimizer)
 
 
@@ -250,15 +247,6 @@ def _put_step_behind_scheduler(optimizer: torch.optim.Optimizer) -> None:
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     optimizer.__dict__["step"] = step
-
-
-def _reduction(op: Op, predivide: float, size: int) -> Reduction:
-    if op not in (Op.AVERAGE, Op.SUM):
-        raise SettingsError(f"DistributedOptimizer(op={op.name}): use Average, Sum or Adasum")
-    if predivide != 1.0 and op != Op.AVERAGE:
-        raise SettingsError("gradient_predivide_factor needs op=Average")
-    # Dividing before and multiplying after cancel out: sums are kept wide enough not to need it.
-    return Reduction("sum", 1.0, size if op == Op.AVERAGE else 1)
 
 
 def _checked_names(

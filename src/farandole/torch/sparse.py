@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from farandole.comm.kernels import Op
-from farandole.comm.process_sets import ProcessSet, global_process_set
-from farandole.comm.submit import Average, Sum, synchronize
+from farandole.comm.named.process_sets import ProcessSet, global_process_set
+from farandole.comm.named.submit import Average, Sum, synchronize
+from farandole.comm.node.kernels import Op
 from farandole.errors import SettingsError
 from farandole.torch.ops import grouped_allgather_async
 
@@ -43,7 +43,7 @@ def sparse_allreduce_async(
 
 
 def as_sparse(gradient: Tensor | None, like: Tensor) -> Tensor:
-    """A gradient as rows of its parameter: what an embedding makes; none at all where there is no gradient."""
+    """A gradient as rows of its parameter, which an embedding makes; without any where there is no gradient."""
     if gradient is None:
         none = torch.empty((1, 0), dtype=torch.int64, device=like.device)
         values = torch.empty((0, *like.shape[1:]), dtype=like.dtype, device=like.device)

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from farandole.comm import streams
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes.transport import AnyArray
+from farandole.comm.streams import streams
 from farandole.errors import SettingsError
 from farandole.torch.tensors import as_tensor, numpy_name
 

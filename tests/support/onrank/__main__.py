@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 from _pytest.assertion.rewrite import rewrite_asserts
 
-from onrank import RESULTS_DIR, rank_number, to_json
+from onrank import AS_SHIPPED, RESULTS_DIR, rank_number, to_json
 
 WAIT_TO_BE_ENDED_S = 60.0
 
@@ -50,10 +50,12 @@ class OneFramework(PathFinder):
 
 
 def run(batch: dict[str, Any], journal: TextIO) -> None:
-    if "KERAS_BACKEND" in os.environ:
+    fast = AS_SHIPPED not in os.environ
+    if fast and "KERAS_BACKEND" in os.environ:
         sys.meta_path[sys.meta_path.index(PathFinder)] = OneFramework
     door = importlib.import_module(batch["door"])
-    compare_plain_tensors()
+    if fast:
+        compare_plain_tensors()
     door.init()
     note(journal, "ready", pid=os.getpid())
     for index, (module, path, function, arguments) in enumerate(batch["calls"]):

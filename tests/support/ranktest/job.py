@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from onrank import RESULTS_DIR
+from onrank import AS_SHIPPED, RESULTS_DIR
 from ranktest.library import mpiexec_command
 from ranktest.processes import TAG, describe, kill_tagged, tagged, wait_until
 from ranktest.segments import LIBRARIES, OURS, abandoned, remove, segments
@@ -148,10 +148,11 @@ class Job:
 def _environment(launcher: Launcher, tag: str, workdir: Path, extra: Mapping[str, str]) -> dict[str, str]:
     """The user's environment without another launcher's traces, so that tests run alike inside an allocation."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
-    if launcher == "mpiexec":  # our own launcher sets the threads itself
-        env.setdefault("OMP_NUM_THREADS", "1")
-    # Programs that run once: most of JAX's time would be LLVM's, on code that is fast already.
-    env.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    if AS_SHIPPED not in extra:
+        if launcher == "mpiexec":  # our own launcher sets the threads itself
+            env.setdefault("OMP_NUM_THREADS", "1")
+        # Programs that run once: most of JAX's time would be LLVM's, on code that is fast already.
+        env.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
     env |= extra
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SUPPORT), env.get("PYTHONPATH", "")]))
     return env | {TAG: tag, RESULTS_DIR: str(workdir)}

@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from onrank import AS_SHIPPED
 from ranktest.batch import call_of
 from ranktest.calls import Call, Outcome, Place
 
 __all__ = ["RankSpec", "rank_test"]
+
+
+class AsShipped(int):
+    """A number of ranks that run as users' do, with nothing that makes tests faster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +29,9 @@ class RankSpec:
     timeout_s: float
 
     def place(self, n: int, backend: str | None = None) -> Place:
-        env = self.env if backend is None else {"KERAS_BACKEND": backend, **self.env}
+        env = dict(self.env) if backend is None else {"KERAS_BACKEND": backend, **self.env}
+        if isinstance(n, AsShipped):
+            env[AS_SHIPPED] = "1"
         return Place(ranks=n, door=self.door, env=tuple(sorted(env.items())))
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call:
@@ -45,12 +52,14 @@ def rank_test(
     timeout: float = 60.0,
     backends: Sequence[str] = (),
     more: Sequence[str] = (),
+    shipped: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Run the function on `n` ranks; its first argument is the initialised door, the rest come from parametrize.
 
     With `backends`, once for each of Keras' backends named; those in `more` are marked so, and so is torch on 3 ranks where there are
     fewer as well: three such ranks on two cores take as long as all others. Functions with the same `n`, `door`, backend and `env`
     share a launch, whichever files they are in. One that makes no progress for `timeout` seconds is killed and named.
+    With `shipped`, once more on two ranks as users start them: with torch's compiler, all frameworks and Python's garbage collection.
     """
     counts = [n] if isinstance(n, int) else list(n)
     own = ("rank_outcome", "n", "backend") if backends else ("rank_outcome", "n")
@@ -71,7 +80,8 @@ def rank_test(
         item.rank_spec = RankSpec(body=body, door=door, env=env or {}, timeout_s=timeout)  # type: ignore[attr-defined]
         # The harness has its own limits, and the first test of a batch pays for the whole launch.
         slow = [3] if door == "torch" and len(counts) > 1 else []
-        marks = [pytest.mark.timeout(0), pytest.mark.parametrize("n", _marked(counts, slow), ids=lambda count: f"n{count}")]
+        numbers = _marked(counts, slow) + [pytest.param(AsShipped(2), id="as-shipped")] * shipped
+        marks = [pytest.mark.timeout(0), pytest.mark.parametrize("n", numbers, ids=lambda count: f"n{count}")]
         if backends:
             marks.append(pytest.mark.parametrize("backend", _marked(backends, more)))
         for mark in marks:

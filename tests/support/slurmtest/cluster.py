@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from farandole.launch.processes import die_with_parent
+from farandole.processes.tree import die_with_parent
 from ranktest import RanksFailed, RanksResult, run_ranks
 from ranktest.processes import TAG, kill_tagged, wait_until
 from slurmtest.configuration import NODES, write_configuration

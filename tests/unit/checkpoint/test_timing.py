@@ -10,7 +10,7 @@ import pytest
 from farandole.checkpoint import timing
 from farandole.checkpoint.timing import Clock, SignalNotes, When, best_interval_s, end_of_job
 from farandole.errors import SettingsError
-from farandole.launch.processes import handles
+from farandole.processes.tree import handles
 
 
 def expected_loss(interval_s: float, save_s: float, failures_s: float) -> float:

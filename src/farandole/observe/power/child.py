@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from farandole.launch.child import Child
 from farandole.observe.machine_time import children_cpu_s
+from farandole.processes.child import Child
 
 __all__ = ["Ended", "run_command"]
 
@@ -25,7 +25,7 @@ class Ended:
 
 
 def run_command(words: Sequence[str], environment: Mapping[str, str]) -> Ended:
-    """Run to its end; signals to us are passed on (farandole.launch.child), and we stay to tell the figures."""
+    """Run to its end; signals to us are passed on (farandole.processes.child), and we stay to tell the figures."""
     began_cpu_s, start_ns = children_cpu_s(), time.monotonic_ns()
     with Child(words, env=environment) as child:
         code = child.wait()

@@ -57,10 +57,10 @@ def add_power(verbs: Verbs) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from farandole.launch.child import CannotStart
     from farandole.observe.command import check_writable
     from farandole.observe.power.running import PowerSettings, measure_command
     from farandole.observe.power.trace import write_trace
+    from farandole.processes.child import CannotStart
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if options.replay is not None:

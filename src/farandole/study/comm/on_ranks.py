@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import farandole
-from farandole.comm import mpi
+from farandole.comm.bytes import mpi
 from farandole.comm.world import current
 from farandole.observe.environment import environment
 from farandole.study.comm.results import KIND, SCHEMA, figures, fits, write

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 import farandole
-from farandole.comm import mpi
-from farandole.comm.kernels import Reduction
-from farandole.comm.plan import Entry, GradientPlan
-from farandole.comm.process_sets import ProcessSet
-from farandole.comm.team import Team, threads_allowed
-from farandole.comm.transport import AnyArray
+from farandole.comm.bytes import mpi
+from farandole.comm.bytes.transport import AnyArray
+from farandole.comm.gradients.plan import Entry, GradientPlan
+from farandole.comm.gradients.team import Team, threads_allowed
+from farandole.comm.named.process_sets import ProcessSet
+from farandole.comm.node.kernels import Reduction
 
 __all__ = ["DTYPE", "GRADIENT", "MPI", "NAMED", "Group", "Way", "elements", "ways"]
 
@@ -96,9 +96,9 @@ def _allreduce(count: int, group: Group) -> list[Way]:
 
 def _gradient(count: int, group: Group) -> Way:
     """As DistributedOptimizer reduces one parameter's gradient, with nothing to hide it behind."""
-    size = group.size
+    size, runtime = group.size, group.process_set.runtime()
     plan = GradientPlan(
-        group.process_set.runtime(), _LABEL, [Entry("gradient", DTYPE.name, (count,))], staged=False,
+        runtime, _LABEL, [Entry("gradient", DTYPE.name, (count,))], staged=False,
         how=Reduction("sum", 1.0, size), team=Team(threads=threads_allowed(1, mpi.thread_level())),
     )  # fmt: skip
     array = plan.buffer(0)
@@ -112,8 +112,12 @@ def _gradient(count: int, group: Group) -> Way:
         plan.finish()
         return array if result is None else result
 
+    def close() -> None:
+        plan.retire()
+        runtime.free_plans([_LABEL])
+
     # Averaged in place: from the second call on every rank hands in the average.
-    return Way(name=GRADIENT, call=call, expected=(size + 1) / 2, close=plan.close)
+    return Way(name=GRADIENT, call=call, expected=(size + 1) / 2, close=close)
 
 
 def _broadcast(count: int, group: Group) -> list[Way]:

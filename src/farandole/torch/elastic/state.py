@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from farandole.elastic import ObjectState
+from farandole.torch.checkpoint import with_arrays, with_tensors
 from farandole.torch.functions import broadcast_optimizer_state, broadcast_parameters
 
 __all__ = ["TorchState"]
@@ -57,3 +58,9 @@ class TorchState(ObjectState):
         else:
             # Optimizers go on working on the very tensors they are given.
             value.load_state_dict(copy.deepcopy(saved))
+
+    def pack(self, name: str, saved: Any) -> Any:
+        return saved if self.is_plain(getattr(self, name)) else with_arrays(saved)
+
+    def unpack(self, name: str, packed: Any) -> Any:
+        return packed if self.is_plain(getattr(self, name)) else with_tensors(packed)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from farandole.comm import world
-from farandole.comm.collectives import allgather_object, broadcast_object
+from farandole.comm.named.collectives import allgather_object, broadcast_object
 from farandole.errors import TrainingError
 from farandole.optim.scaling import warmup_factor
 from farandole.train.plan import Plan

@@ -83,7 +83,7 @@ class _Rank(NamedTuple):
 
 def find_machines(framework: str) -> Machines:
     """Collective: every rank calls it, once the framework is loaded."""
-    from farandole.comm.collectives import allgather_object
+    from farandole.comm.named.collectives import allgather_object
     from farandole.comm.world import current
 
     mine = _Rank(current().node, framework_threads(framework), frozenset(os.sched_getaffinity(0)), cgroup_cores())
@@ -106,7 +106,7 @@ def _crowded(ranks: Sequence[_Rank], cores: int) -> str | None:
 
 def machine_use(watch: MachineTime) -> dict[str, float | None]:
     """What others took of the node that lost most to them, as its first rank has seen. Collective: every rank calls it."""
-    from farandole.comm.collectives import allgather_object
+    from farandole.comm.named.collectives import allgather_object
     from farandole.comm.world import current, local_rank
 
     node = current().node

@@ -89,7 +89,7 @@ def run_here(
 
 def _power() -> dict[str, Any] | None:
     """What every node took, phase by phase, where it was sampled. Collective."""
-    from farandole.comm.energy import job_energy
+    from farandole.comm.world.energy import job_energy
 
     return {"format": "farandole-power-job", "version": 1, **job_energy().as_dict()} if _samples_power() else None
 

@@ -206,7 +206,7 @@ class _Session:
 
     def _share(self) -> int:
         """Of the memory that is free, for each rank. Collective: all ranks must decide alike."""
-        from farandole.comm.collectives import allgather_object
+        from farandole.comm.named.collectives import allgather_object
         from farandole.train.rank.cgroup import available_bytes
 
         return int(min(allgather_object(available_bytes() // self._local_size)))
@@ -223,7 +223,7 @@ class _Session:
 
     def _compile_sums(self, trainer: Trainer) -> None:
         """The first training on a machine would wait for the compiler in its first step."""
-        from farandole.comm.floats import LEAST_BYTES, prepare
+        from farandole.comm.node.floats import LEAST_BYTES, prepare
 
         gradients = np.dtype(np.float32)
         if self._size > 1 and trainer.parameters * gradients.itemsize >= LEAST_BYTES:
@@ -289,7 +289,7 @@ class _Session:
         return None
 
     def _result(self, trainer: Trainer, plan: Plan, epochs: Epochs, test: dict[str, float], digest: str) -> Trained:
-        from farandole.comm.collectives import allgather_object
+        from farandole.comm.named.collectives import allgather_object
 
         checkpoints, spent = self._checkpoints, self._spent
         mine = RankRecord(
@@ -325,7 +325,7 @@ class _Session:
 
 def same_weights(weights: Sequence[Any]) -> str:
     """A digest of them; an error where ranks have ended with others. Collective."""
-    from farandole.comm.collectives import allgather_object
+    from farandole.comm.named.collectives import allgather_object
 
     digest = hashlib.sha256()
     for array in weights:
@@ -340,7 +340,7 @@ def same_weights(weights: Sequence[Any]) -> str:
 def on_rank_0(action: Callable[[], Known]) -> Known:
     """Done by rank 0 while the others wait; what it returns, or its error, is that of all. Collective."""
     from farandole.comm import world
-    from farandole.comm.collectives import broadcast_object
+    from farandole.comm.named.collectives import broadcast_object
 
     found: Any = None
     error: FarandoleError | None = None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from farandole.comm import world
-from farandole.comm.collectives import allgather_object
+from farandole.comm.named.collectives import allgather_object
 from farandole.errors import FarandoleError, SettingsError, TrainingError
 from farandole.train.settings import RunSettings
 from farandole.workloads.samples import Stream, TrainingData

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 import farandole.keras as hvd
-from farandole.comm.collectives import Average, Sum, allreduce
+from farandole.comm.named.collectives import Average, Sum, allreduce
 from farandole.errors import MismatchError, SettingsError, TrainingError
 from farandole.train.plan import Plan
 from farandole.train.rank.batches import Batch, EvaluationBatches, TrainingBatches

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import farandole.torch as hvd
-from farandole.comm.collectives import Average, Sum, allreduce
+from farandole.comm.named.collectives import Average, Sum, allreduce
 from farandole.errors import SettingsError
 from farandole.train.plan import Plan
 from farandole.train.rank.batches import EvaluationBatches, TrainingBatches, batch_length
@@ -210,7 +210,7 @@ class Sums:
 
     def over_ranks(self) -> dict[str, float]:
         """Collective. A rank without a batch does not know the names."""
-        from farandole.comm.collectives import allgather_object
+        from farandole.comm.named.collectives import allgather_object
 
         names = max(allgather_object(list(self._sums)), key=len)
         packed = np.array([self._samples, *(self._sums.get(name, 0.0) for name in names)])

@@ -1,0 +1,3 @@
+"""What moves bytes between ranks: transports, MPI, and how every wait is done."""
+
+__all__: list[str] = []

@@ -1,0 +1,8 @@
+"""Asks the MPI library what it is, in a process of its own: `python -m farandole.comm.bytes.ask_mpi` prints JSON."""
+
+import json
+
+from farandole.comm.bytes.mpi import describe
+
+if __name__ == "__main__":
+    print(json.dumps(describe()))

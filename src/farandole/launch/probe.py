@@ -1,8 +1,0 @@
-"""Asks the MPI library what it is, in a process of its own: `python -m farandole.launch.probe` prints JSON."""
-
-import json
-
-from farandole.comm.mpi import describe
-
-if __name__ == "__main__":
-    print(json.dumps(describe()))
