@@ -123,7 +123,7 @@ class Transfers:
             self._sends[transfer.number] = transfer
             data = array.tobytes() if small else None
             note = (
-                transfer.number, name, array.dtype, array.shape, data, array.ctypes.data, transfer.mark.ctypes.data, differentiable
+                transfer.number, name, _told(array.dtype), array.shape, data, array.ctypes.data, transfer.mark.ctypes.data, differentiable
             )  # fmt: skip
             self._post(dest, _ANNOUNCED, note)
             self._held[dest] += array.nbytes if small else 0
@@ -319,7 +319,8 @@ class Transfers:
         if self._closed is not None:
             return
         if what == _ANNOUNCED:
-            note = Announcement(*content)
+            number, name, dtype, *rest = content
+            note = Announcement(number, name, np.dtype(dtype), *rest)
             with self._lock:
                 self._announced[source, note.name].append(note)
                 self._match(source, note.name)
@@ -514,6 +515,11 @@ class Transfers:
 
     def _here(self) -> str:
         return f"[rank {self._rank}/{self._size}] "
+
+
+def _told(dtype: np.dtype[Any]) -> np.dtype[Any] | str:
+    """What np.dtype() makes a type of: a few letters where they suffice, which are sent in a fifth of the time."""
+    return dtype.str if dtype.kind in "biufc" and dtype.isbuiltin != 2 else dtype
 
 
 def _key(name: str, source: int, dest: int) -> str:
