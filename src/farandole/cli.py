@@ -21,6 +21,8 @@ from farandole import __version__
 from farandole.errors import FarandoleError, SettingsError
 
 if TYPE_CHECKING:
+    from farandole.results.reading import Study
+
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
 __all__ = ["add_doctor", "add_launch", "main"]
@@ -32,6 +34,7 @@ examples:
   farandole launch -H a:2,b:2 -- python train.py    two on each of two hosts
   farandole launch -n 2 --timeline trace.json -- python train.py
   farandole run nt3 -n 2                            train a CANDLE benchmark, from files to accuracy
+  farandole predict out/nt3-weak --ranks 512        what more ranks would do, and how sure that is
   farandole power -- python train.py                joules, and how they are known
   farandole observe -- python train.py              where a PyTorch or Keras script spends its time
   farandole data make nt3 --out data                files to train on
@@ -93,7 +96,7 @@ def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"farandole {__version__}")
-    parser.set_defaults(pages=_write_page)
+    parser.set_defaults(pages=_write_page, papers=_papers)
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     for verb in first if first and first[0] in _VERBS else _VERBS:
         importlib.import_module(_VERBS[verb]).__dict__[f"add_{verb}"](verbs)
@@ -105,6 +108,13 @@ def _write_page(folder: Path) -> Path | None:
     from farandole.report import write_page_if_possible
 
     return write_page_if_possible(folder)
+
+
+def _papers() -> dict[str, Study]:
+    """Others' tables by name, for what predicts them, which knows nothing of who keeps them."""
+    from farandole.study.importing import paper_study, papers_tables
+
+    return {name: paper_study(table) for name, table in papers_tables().items()}
 
 
 def _verb(verbs: Verbs, name: str, help_line: str, **details: Any) -> argparse.ArgumentParser:
@@ -225,6 +235,7 @@ _VERBS = {
     "data": "farandole.workloads.command",
     "study": "farandole.study.command",
     "report": "farandole.report.command",
+    "predict": "farandole.predict.command",
     "bench": "farandole.study.comm.command",
     "checkpoint": "farandole.checkpoint.command",
 }

@@ -9,7 +9,7 @@ import pytest
 from farandole.comm.gradients.plan import Entry, GradientPlan
 from farandole.comm.gradients.team import Team
 from farandole.comm.node.kernels import Reduction
-from farandole.comm.world.watchdog import CROSSED_S
+from farandole.comm.world.reports import DEADLOCK_S
 from farandole.errors import EngineStopped
 from ranktest import rank_test
 
@@ -130,7 +130,7 @@ def test_ranks_whose_other_thread_computes_are_not_taken_for_crossed(fd):
         time.sleep(computing_s)
         results[name] = fd.allreduce(np.ones(1), name=f"{name}.2", op=fd.Sum).tolist()
 
-    long_s = CROSSED_S + 2
+    long_s = DEADLOCK_S + 2
     seconds = {"a": 0, "b": long_s} if fd.rank() == 0 else {"a": long_s, "b": 0}
     threads = [threading.Thread(target=use, args=item) for item in seconds.items()]
     for thread in threads:

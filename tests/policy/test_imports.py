@@ -23,6 +23,7 @@ FORBIDDEN = {
     "farandole.observe": (*FRAMEWORKS, *DOORS, "farandole.comm", "mpi4py"),
     "farandole.results": (*FRAMEWORKS, *DOORS, "farandole.cli", "farandole.report", "farandole.study", "mpi4py"),
     "farandole.study": ("farandole.report", "farandole.cli"),
+    "farandole.predict": (*FRAMEWORKS, *DOORS, "farandole.comm", "farandole.study", "farandole.report", "farandole.cli", "mpi4py"),
     "farandole.report": (*FRAMEWORKS, *DOORS, "farandole.comm", "farandole.train", "farandole.data", "farandole.study", "farandole.cli", "mpi4py"),
     "farandole": ("farandole.cli", "mpi4py"),
 }
@@ -35,6 +36,7 @@ ROOMS = {
     "observe": ("processes",),
     "launch": ("observe", "processes"),
     "results": ("observe",),
+    "predict": ("observe", "results"),
     "comm": ("launch", "observe"),
     "data": ("comm", "observe"),
     "checkpoint": ("comm", "data", "observe"),

@@ -2,21 +2,15 @@
 
 import pytest
 
-from farandole.comm.named.negotiate import (
-    Coordinator,
-    Request,
-    Verdict,
-    letters_from,
-    message_of,
-    verdicts_from,
-)
+from farandole.comm.named.letters import letters_from, message_of, verdicts_from
+from farandole.comm.named.negotiate import Coordinator, OperationRequest, Verdict
 
 MEMBERS = (0, 2, 5)
 
 
 def allreduce(shape=(3,), dtype="float32", key="allreduce.x", **arguments):
     given = {"op": "SUM", "prescale_factor": 1.0, **arguments}
-    return Request(key, "allreduce", ((dtype, shape),), tuple(given.items()))
+    return OperationRequest(key, "allreduce", ((dtype, shape),), tuple(given.items()))
 
 
 def judged(*requests):
@@ -57,7 +51,7 @@ def test_keys_do_not_wait_for_each_other_and_may_come_again():
         (allreduce(prescale_factor=2.0), "differ in prescale_factor: ranks 0, 5 have 1.0; rank 2 has 2.0."),
         (allreduce(extra=1), "differ in arguments"),
         (
-            Request("allreduce.x", "allreduce", (), ()),
+            OperationRequest("allreduce.x", "allreduce", (), ()),
             "the number of arrays: ranks 0, 5 have 1; rank 2 has 0.",
         ),
     ],
@@ -70,7 +64,7 @@ def test_a_difference_names_ranks_of_the_world_and_values(odd, told):
 
 def test_gathered_arrays_may_differ_in_rows_only():
     def gather(*shape):
-        return Request("allgather.x", "allgather", (("int8", shape),))
+        return OperationRequest("allgather.x", "allgather", (("int8", shape),))
 
     assert judged(gather(1, 4), gather(0, 4), gather(7, 4)).rows == ((1,), (0,), (7,))
     assert "beyond dimension 0" in judged(gather(1, 4), gather(1, 5), gather(1, 4)).error
@@ -79,7 +73,7 @@ def test_gathered_arrays_may_differ_in_rows_only():
 
 def test_splits_travel_with_the_verdict_and_must_be_given_by_all_or_none():
     def alltoall(splits):
-        return Request("alltoall.x", "alltoall", (("int8", (3,)),), splits=splits)
+        return OperationRequest("alltoall.x", "alltoall", (("int8", (3,)),), splits=splits)
 
     assert judged(*(alltoall((n, 1, 2 - n)) for n in range(3))).splits == ((0, 1, 2), (1, 1, 1), (2, 1, 0))
     assert (
@@ -115,9 +109,9 @@ def test_many_ranks_are_told_shortly():
 
 
 def test_messages_arrive_as_they_were_sent():
-    given = Request("alltoall.x", "alltoall", (("int64", (3, 2)),), (("root_rank", 2),), splits=(1, 2, 0))
+    given = OperationRequest("alltoall.x", "alltoall", (("int64", (3, 2)),), (("root_rank", 2),), splits=(1, 2, 0))
     letters = [(0, given), (1, "allreduce.x"), (2, ("allreduce.y", 7)), (3, "has ended: «é»")]
-    assert letters_from(message_of(letters), announcing=0) == letters
+    assert letters_from(message_of(letters)) == letters
     verdicts = [Verdict("", joined=(1,)), Verdict("a", None, ((3,),), ((1, 2, 0),), stand_in=given), Verdict("b", "wrong", left=True)]
     assert verdicts_from(message_of(verdicts)) == verdicts
-    assert isinstance(verdicts_from(message_of(verdicts))[1].stand_in, Request)
+    assert isinstance(verdicts_from(message_of(verdicts))[1].stand_in, OperationRequest)

@@ -10,6 +10,7 @@ from pathlib import Path
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.bars import Bar, Level, level_bars, phases_of, stacked_bars
 from farandole.report.figures.compare import compare_energy_figure, compare_figure, compare_times_figure
+from farandole.report.figures.predicted import Prediction, prediction_of
 from farandole.report.figures.quality import accuracy_figure, energy_figure
 from farandole.report.figures.scaling import efficiency_figure, time_figure, unknown_caption, words_of
 from farandole.report.figures.single import history_figures, phases_figure
@@ -48,6 +49,8 @@ class Content:
     traces: list[Trace] = field(default_factory=list)
     """Of one run, or of two that are compared."""
     notes: list[str] = field(default_factory=list)
+    prediction: Prediction | None = None
+    """Of the first study, where one was made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +61,7 @@ class _Own:
     figures: list[Figure]
     title: str
     results: Markup
+    prediction: Prediction | None = None
 
     @property
     def study(self) -> Study:
@@ -78,17 +82,18 @@ def content_of(study: Study, other: Study | None) -> Content:
         trust=trust_of(study, own.analysis.cases, traces if other is None else traces[:1]),
         trust_after=trust_of(after.study, after.analysis.cases, traces[1:]) if after is not None else [],
         figures=_in_order(comparison, own, after, traced_figures(traces, [study, other or study])), tables=[*tables, *components_of(traces)],
-        traces=traces, notes=_notes(own.analysis, other),
+        traces=traces, notes=[*_notes(own.analysis, other), *(own.prediction.warnings if own.prediction is not None else ())], prediction=own.prediction,
     )  # fmt: skip
 
 
 def _own(study: Study, suffix: str = "") -> _Own:
     """`suffix` is of names that must not be those of the other side."""
     analysis = analyse_study(study)
-    figures = _run_figures(study) if study.is_run else _study_figures(analysis)
+    prediction = None if study.is_run else prediction_of(study.folder)
+    figures = _run_figures(study) if study.is_run else _study_figures(analysis, prediction)
     return _Own(
         analysis=analysis, figures=[replace(figure, name=f"{figure.name}{suffix}") for figure in figures],
-        title="Figures" if study.is_run else "All configurations", results=table_html(analysis.table(), f"results{suffix}"),
+        prediction=prediction, title="Figures" if study.is_run else "All configurations", results=table_html(analysis.table(), f"results{suffix}"),
     )  # fmt: skip
 
 
@@ -116,7 +121,7 @@ def _sides(comparison: Comparison | None, own: _Own, after: _Own, joint: str) ->
     return [(f"{side}{joint}{name}", one) for side, name, one in zip(("Before", "After"), names, (own, after))]
 
 
-def _study_figures(analysis: Analysis) -> list[Figure]:
+def _study_figures(analysis: Analysis, prediction: Prediction | None) -> list[Figure]:
     study, series, axis, scalings, weak = analysis.study, analysis.series, analysis.axis, analysis.first_scalings, analysis.study.kind == "weak"
     if analysis.is_emulated:
         reason = "Ranks are emulated, on fewer: seconds and joules are those of emulating them. The table has them."
@@ -126,12 +131,13 @@ def _study_figures(analysis: Analysis) -> list[Figure]:
     if not axis.numeric:
         return [_bars(series, axis), energy_figure(study, series, axis, weak=weak), accuracy_figure(study, series, axis)]
     return [
-        time_figure(series, axis, scalings, weak=weak),
+        time_figure(series, axis, scalings, weak=weak, prediction=prediction),
         efficiency_figure(scalings, series[0].label if series else "", weak=weak)
         if axis.name == "ranks"
         else missing("efficiency", "Efficiency", f"This study varies {axis.label}, not ranks: there is no ideal to compare with."),
         energy_figure(study, series, axis, weak=weak),
         accuracy_figure(study, series, axis),
+        *(prediction.figures() if prediction is not None else ()),
     ]
 
 

@@ -186,6 +186,7 @@ def _embedded(content: Content) -> Markup:
         "about": content.study.about,
         "results": content.study.raw,
         "compared_with": None if content.other is None else {"about": content.other.about, "results": content.other.raw},
+        "prediction": None if content.prediction is None else content.prediction.document,
         "trace": _trace(trace),
         "trace_after": _trace(after),
     }

@@ -15,13 +15,15 @@ from typing import Any
 from farandole.errors import DataError
 
 __all__ = [
-    "BUSY", "FIGURES_FILE", "MEASURES", "OF_POWER", "OVERSUBSCRIBED", "PERHAPS_PARTS", "PHASES", "PLAN", "PROVENANCES", "READS", "RESULTS",
+    "BUSY", "FIGURES_FILE", "MEASURES", "OF_POWER", "OVERSUBSCRIBED", "PERHAPS_PARTS", "PHASES", "PLAN", "PREDICTION", "PROVENANCES", "READS", "RESULTS",
     "RUN", "RUN_PHASES", "SCHEMA", "Result", "check_schema", "is_result",
 ]  # fmt: skip
 
 SCHEMA = 2
 READS = (1, 2)
 PLAN, RESULTS, RUN = "study.json", "results.jsonl", "run.json"
+PREDICTION = "prediction.json"
+"""What `farandole predict` has found, in the folder of the study it is of."""
 
 FIGURES_FILE = "FARANDOLE_FIGURES"
 """The variable that names a JSON file in which a program that a study runs may leave measures: loss, accuracy, samples, ..."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from farandole.comm.bytes.room import make_mpich_fit
 from farandole.comm.bytes.transport import AnyArray, LocalTransport, Request, Transport
-from farandole.comm.bytes.waiting import Subject, blocked, wait_until
+from farandole.comm.bytes.waiting import Subject, slow_waits, wait_until
 from farandole.errors import FarandoleError, SettingsError
 
 __all__ = ["MpiTransport", "describe", "from_communicator", "plain", "some_ranks", "thread_level", "world"]
@@ -217,12 +217,12 @@ class MpiTransport:
     def _inside(self, what: str) -> Iterator[None]:
         """A call that blocks in the library: the watchdog sees it, and can only end the job."""
         subject = Subject(f"setting up ({what})", self._members)
-        entry = blocked.enter(subject, time.monotonic(), threading.get_ident())
+        entry = slow_waits.enter(subject, time.monotonic(), threading.get_ident())
         try:
             with self._guard:
                 yield
         finally:
-            blocked.leave(entry)
+            slow_waits.leave(entry)
 
     def duplicate(self) -> Transport:
         with self._inside("a communicator"):

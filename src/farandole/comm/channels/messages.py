@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from farandole.comm.bytes.transport import AnyArray, Request
-from farandole.comm.bytes.waiting import Blocked
+from farandole.comm.bytes.waiting import SlowWait
 
 __all__ = ["Announcement", "Expected", "Received", "Transfer", "shown"]
 
@@ -75,7 +75,7 @@ class Transfer:
     started: float = field(default_factory=time.monotonic)
     started_ns: int = field(default_factory=time.monotonic_ns)
     matched_ns: int = 0
-    slow: Blocked | None = None
+    slow: SlowWait | None = None
     done: bool = False
     value: Any = None
     error: BaseException | None = None

@@ -32,11 +32,11 @@ from farandole.comm.bytes.transport import AnyArray, Request, Transport
 from farandole.comm.bytes.waiting import (
     SLOW_S,
     Subject,
-    blocked,
-    help_out,
-    nobody,
+    all_arrived,
+    mark_internal_thread,
     note_caller,
     pauses,
+    slow_waits,
     wait_until,
 )
 from farandole.comm.channels.halves import LEAST_BYTES, help_reader, read_with_help
@@ -235,7 +235,7 @@ class Transfers:
             self._wake.notify()
 
     def _run(self) -> None:
-        help_out()
+        mark_internal_thread()
         while True:
             with self._wake:
                 while self._asynchronous == 0 and self._closed is None:
@@ -259,7 +259,7 @@ class Transfers:
             slow = [one for one in self._pending() if one.background and now - one.started > SLOW_S]
             for transfer in slow:
                 if transfer.slow is None and not transfer.done:
-                    transfer.slow = blocked.enter(self._subject(transfer), transfer.started, None)
+                    transfer.slow = slow_waits.enter(self._subject(transfer), transfer.started, None)
         for transfer in slow:
             if transfer.slow is not None and transfer.slow.error is not None:
                 self._give_up(transfer, transfer.slow.error)
@@ -477,7 +477,7 @@ class Transfers:
             if transfer.mark is not None:
                 self._forget(transfer, error)
             if transfer.slow is not None:
-                blocked.leave(transfer.slow)
+                slow_waits.leave(transfer.slow)
         if timeline.active() and error is None:
             self._show(transfer)
 
@@ -509,7 +509,7 @@ class Transfers:
 
     def _subject(self, transfer: Transfer) -> Subject:
         def missing() -> list[int] | None:
-            return nobody() if transfer.matched_ns else [transfer.peer]
+            return all_arrived() if transfer.matched_ns else [transfer.peer]
 
         return Subject(transfer.key, tuple(sorted({self._rank, transfer.peer})), missing)
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from farandole.comm.bytes.transport import AnyArray, Transport
-from farandole.comm.bytes.waiting import help_out, note_caller, shown_when_slow
+from farandole.comm.bytes.waiting import mark_internal_thread, note_caller, shown_when_slow
 from farandole.comm.gradients.retiring import retire_after
 from farandole.comm.gradients.team import Statistics, Team
 from farandole.comm.named.join import Announcement
@@ -514,7 +514,7 @@ class GradientPlan:
         return thread
 
     def _work(self) -> None:
-        help_out()
+        mark_internal_thread()
         while True:
             with self._lock:
                 while (place := self._take()) is None and not self._closed:

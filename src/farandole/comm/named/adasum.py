@@ -15,7 +15,7 @@ import numpy as np
 
 from farandole.comm.bytes.transport import AnyArray
 from farandole.comm.named.lane import Lane
-from farandole.comm.named.negotiate import Request, Verdict
+from farandole.comm.named.negotiate import OperationRequest, Verdict
 from farandole.comm.node.kernels import bfloat16
 from farandole.errors import SettingsError
 
@@ -49,7 +49,7 @@ class AdasumReduce:
         self.prescale, self.postscale = prescale, postscale
         arguments = (("op", "ADASUM"), ("prescale_factor", prescale), ("postscale_factor", postscale))
         described = tuple((array.dtype.name, array.shape) for array in arrays)
-        self.request = Request(key, "allreduce", described, arguments)
+        self.request = OperationRequest(key, "allreduce", described, arguments)
 
     def run(self, verdict: Verdict) -> None:
         for array, out in zip(self.arrays, self.outs):

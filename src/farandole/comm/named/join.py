@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farandole.comm.named.lane import Lane
-from farandole.comm.named.negotiate import JOIN, Request, Verdict
+from farandole.comm.named.negotiate import JOIN, OperationRequest, Verdict
 from farandole.comm.named.operations import Allreduce
 from farandole.comm.node.kernels import Op, bfloat16
 from farandole.errors import SettingsError
 
 if TYPE_CHECKING:
     from farandole.comm.gradients.plan import GradientPlan
-    from farandole.comm.named.engine import Engine, Handle, Operation
+    from farandole.comm.named.engine import Engine
+    from farandole.comm.named.pending import Handle, Operation
     from farandole.comm.named.process_sets import SetRuntime
 
 __all__ = ["Announcement", "StandIns", "join"]
@@ -31,7 +32,7 @@ class _GradientStep:
     """Says that this rank is in a step of a plan, to ranks that have joined."""
 
     def __init__(self, label: str, sequence: int) -> None:
-        self.request = Request(f"gradients.{label}#{sequence}", "gradients", ())
+        self.request = OperationRequest(f"gradients.{label}#{sequence}", "gradients", ())
 
     def run(self, verdict: Verdict) -> None:
         return None
@@ -77,12 +78,12 @@ class StandIns:
         self._lane = lane
         self._steps: list[str] = []
 
-    def make(self, request: Request) -> Operation:
+    def make(self, request: OperationRequest) -> Operation:
         if request.kind == "allreduce":
             return self._allreduce(request)
         return _StandIn(request, self._steps)
 
-    def _allreduce(self, request: Request) -> Operation:
+    def _allreduce(self, request: OperationRequest) -> Operation:
         zeros = [np.zeros(shape, bfloat16 if dtype == "bfloat16" else dtype) for dtype, shape in request.tensors]
         how: dict[str, Any] = dict(request.arguments)
         name = request.key.removeprefix("allreduce.")
@@ -99,7 +100,7 @@ class StandIns:
 class _StandIn:
     """A barrier, which needs nothing; or a step of gradients, which is noted down."""
 
-    def __init__(self, request: Request, steps: list[str]) -> None:
+    def __init__(self, request: OperationRequest, steps: list[str]) -> None:
         self.request = request
         self._steps = steps
 
@@ -113,7 +114,7 @@ class _Join:
 
     def __init__(self, runtime: SetRuntime) -> None:
         self._runtime = runtime
-        self.request = Request(JOIN, JOIN, (), tuple(sorted(runtime.counters.items())))
+        self.request = OperationRequest(JOIN, JOIN, (), tuple(sorted(runtime.counters.items())))
 
     def run(self, verdict: Verdict) -> int:
         # Ranks have submitted different numbers of operations without a name: the next ones must meet again.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from farandole.comm.bytes.transport import AnyArray, Request, Transport
-from farandole.comm.bytes.waiting import Subject, nobody, wait_until
+from farandole.comm.bytes.waiting import Subject, all_arrived, wait_until
 from farandole.comm.node.kernels import Reduction, kernels_for
 from farandole.comm.node.two_level import TwoLevel, phase
 
@@ -42,7 +42,7 @@ class Lane:
     def complete(self, request: Request, key: str, shown_as: str) -> None:
         """Wait for a request of the operation `key`, within which a timeline shows it."""
         with phase(shown_as, key):
-            wait_until(request.test, Subject(self._label + key, self.members, nobody))
+            wait_until(request.test, Subject(self._label + key, self.members, all_arrived))
 
     def two_level(self, nbytes: int) -> TwoLevel:
         """The reduction with room for an array of this size. Collective where it must grow."""

@@ -8,18 +8,13 @@ sends nothing more; the answers tell it in what to stand in, with zeros. Pure lo
 
 from __future__ import annotations
 
-import marshal
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-__all__ = ["JOIN", "Coordinator", "Request", "Verdict", "letters_from", "message_of", "verdicts_from"]
-
-# Messages hold plain tuples, strings and numbers only: marshal takes a third of pickle's time for them, and a small
-# operation waits for four of these conversions. Every Python since 3.4 reads this version.
-_FORMAT = 4
+__all__ = ["JOIN", "Coordinator", "OperationRequest", "Verdict"]
 
 
-class Request(NamedTuple):
+class OperationRequest(NamedTuple):
     """What one rank wants to do under a key."""
 
     key: str
@@ -44,32 +39,12 @@ class Verdict(NamedTuple):
     """The error is that a rank has left."""
     joined: tuple[int, ...] | None = None
     """For a key of "": who has joined by now."""
-    stand_in: Request | None = None
+    stand_in: OperationRequest | None = None
     """What ranks that have joined are to take part in."""
     counters: tuple[tuple[str, int], ...] = ()
     """With the last join: how many operations without a name there have been, of each kind."""
     forgotten: tuple[int, int] | None = None
     """For one rank alone: its request under this key, by its number, will not be answered."""
-
-
-def message_of(values: Iterable[tuple[Any, ...]]) -> bytes:
-    """Letters to the coordinator, or its verdicts."""
-    return marshal.dumps([_plain(value) for value in values], _FORMAT)
-
-
-def _plain(value: Any) -> Any:
-    """Requests within it as tuples."""
-    return tuple([_plain(v) if isinstance(v, (Request, Verdict)) else v for v in value])
-
-
-def letters_from(message: bytes, announcing: int) -> list[tuple[int, Any]]:
-    """(what, content); the content of those that announce is a request."""
-    return [(what, Request(*content) if what == announcing else content) for what, content in marshal.loads(message)]
-
-
-def verdicts_from(message: bytes) -> list[Verdict]:
-    found = [Verdict(*fields) for fields in marshal.loads(message)]
-    return [v if v.stand_in is None else v._replace(stand_in=Request(*v.stand_in)) for v in found]
 
 
 JOIN = "join"
@@ -88,11 +63,11 @@ class Coordinator:
     def __init__(self, members: tuple[int, ...]) -> None:
         """`members` are world ranks, for messages."""
         self._members = members
-        self._table: dict[str, dict[int, Request]] = {}
+        self._table: dict[str, dict[int, OperationRequest]] = {}
         self._left: dict[int, str] = {}
-        self._joined: dict[int, Request] = {}
+        self._joined: dict[int, OperationRequest] = {}
 
-    def submit(self, rank: int, request: Request) -> Verdict | None:
+    def submit(self, rank: int, request: OperationRequest) -> Verdict | None:
         """Take a rank's request; the verdict, if it was the last one needed."""
         entry = self._table.setdefault(request.key, {})
         entry[rank] = request
@@ -101,7 +76,7 @@ class Coordinator:
             return self._left_verdict(request.key)
         return self._take(request.key) if self._complete(entry) else None
 
-    def join(self, rank: int, request: Request) -> list[Verdict]:
+    def join(self, rank: int, request: OperationRequest) -> list[Verdict]:
         """A rank takes part in nothing of its own until all have joined; what waited only for it can go."""
         if self._left:
             return [self._left_verdict(request.key)]
@@ -120,7 +95,7 @@ class Coordinator:
     def _notice(self) -> Verdict:
         return Verdict("", joined=tuple(self._joined))
 
-    def _complete(self, entry: dict[int, Request]) -> bool:
+    def _complete(self, entry: dict[int, OperationRequest]) -> bool:
         return len(entry.keys() | self._joined.keys()) == len(self._members)
 
     def _take(self, key: str) -> Verdict:
@@ -161,7 +136,7 @@ class Coordinator:
         who = ", ".join(f"rank {self._members[r]} {why}" for r, why in sorted(self._left.items()))
         return Verdict(key, f"{key}: {who} and takes part in nothing more", left=True)
 
-    def _judge(self, requests: list[Request], members: list[int]) -> Verdict:
+    def _judge(self, requests: list[OperationRequest], members: list[int]) -> Verdict:
         first = requests[0]
         error = _difference(requests, members) or self._impossible_with_joined(first)
         if error is not None:
@@ -170,7 +145,7 @@ class Coordinator:
         splits = tuple(r.splits for r in requests if r.splits is not None)
         return Verdict(first.key, None, rows, splits, stand_in=first if self._joined else None)
 
-    def _impossible_with_joined(self, request: Request) -> str | None:
+    def _impossible_with_joined(self, request: OperationRequest) -> str | None:
         if not self._joined or (request.kind in _WITH_JOINED and ("op", "ADASUM") not in request.arguments):
             return None
         joined = [self._members[rank] for rank in sorted(self._joined)]
@@ -180,7 +155,7 @@ class Coordinator:
         )
 
 
-def _difference(requests: list[Request], members: list[int]) -> str | None:
+def _difference(requests: list[OperationRequest], members: list[int]) -> str | None:
     """What the ranks disagree on, or None."""
     if requests.count(requests[0]) == len(requests):  # nearly always: compared without a line of Python
         return None
@@ -201,7 +176,7 @@ def _difference(requests: list[Request], members: list[int]) -> str | None:
     return _argument_difference(requests, members)
 
 
-def _argument_difference(requests: list[Request], members: list[int]) -> str | None:
+def _argument_difference(requests: list[OperationRequest], members: list[int]) -> str | None:
     names = [tuple(name for name, _ in r.arguments) for r in requests]
     if len(set(names)) > 1:
         return _tell("arguments", names, members)

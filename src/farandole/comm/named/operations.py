@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from farandole.comm.bytes.transport import AnyArray
-from farandole.comm.named.engine import Operation
 from farandole.comm.named.lane import NATIVE_BYTES, Lane
-from farandole.comm.named.negotiate import Request, Verdict
+from farandole.comm.named.negotiate import OperationRequest, Verdict
+from farandole.comm.named.pending import Operation
 from farandole.comm.node.kernels import Op, Reduction, bfloat16, kernels_for
 from farandole.comm.node.two_level import phase
 from farandole.errors import SettingsError
@@ -103,7 +103,7 @@ class Allreduce:
         arguments = (("op", op.name), ("prescale_factor", prescale), ("postscale_factor", postscale))
         key = f"allreduce.{name}"
         _need_writable(key, outs)
-        self.request = Request(key, "allreduce", _describe(key, arrays), arguments)
+        self.request = OperationRequest(key, "allreduce", _describe(key, arrays), arguments)
 
     def run(self, verdict: Verdict) -> Any:
         _reduce_together(self.lane, [self])
@@ -177,7 +177,7 @@ class Allgather:
         self.lane = lane
         self.arrays = arrays
         key = f"{self.kind}.{name}"
-        self.request = Request(key, self.kind, _describe(key, arrays))
+        self.request = OperationRequest(key, self.kind, _describe(key, arrays))
 
     def run(self, verdict: Verdict) -> list[AnyArray]:
         results = []
@@ -204,7 +204,7 @@ class Gather:
         self.root = root
         arguments = (("root_rank", lane.members[root]),)
         key = f"{self.kind}.{name}"
-        self.request = Request(key, self.kind, _describe(key, arrays), arguments)
+        self.request = OperationRequest(key, self.kind, _describe(key, arrays), arguments)
 
     def run(self, verdict: Verdict) -> list[AnyArray | None]:
         results: list[AnyArray | None] = []
@@ -232,7 +232,7 @@ class Broadcast:
         arguments = (("root_rank", lane.members[root]),)
         key = f"broadcast.{name}"
         _need_writable(key, outs)
-        self.request = Request(key, "broadcast", _describe(key, arrays), arguments)
+        self.request = OperationRequest(key, "broadcast", _describe(key, arrays), arguments)
 
     def run(self, verdict: Verdict) -> None:
         here = self.lane.transport.rank == self.root
@@ -261,7 +261,7 @@ class Alltoall:
                 f"that add up to the {array.shape[0]} rows of the array"
             )
         key = f"alltoall.{name}"
-        self.request = Request(key, "alltoall", _describe(key, [array]), splits=given)
+        self.request = OperationRequest(key, "alltoall", _describe(key, [array]), splits=given)
 
     def run(self, verdict: Verdict) -> tuple[AnyArray, list[int]]:
         rank = self.lane.transport.rank
@@ -289,7 +289,7 @@ class Reducescatter:
         self.how = reduction(op, lane.transport.size, postscale, "reducescatter")
         arguments = (("op", op.name), ("prescale_factor", prescale), ("postscale_factor", postscale))
         key = f"reducescatter.{name}"
-        self.request = Request(key, "reducescatter", _describe(key, arrays), arguments)
+        self.request = OperationRequest(key, "reducescatter", _describe(key, arrays), arguments)
 
     def run(self, verdict: Verdict) -> list[AnyArray]:
         return [self._scatter(_prescaled(array, self.prescale)) for array in self.arrays]
@@ -317,7 +317,7 @@ class Barrier:
     """Nothing, once every rank is here: the verdict itself is the barrier."""
 
     def __init__(self, lane: Lane, name: str) -> None:
-        self.request = Request(f"barrier.{name}", "barrier", ())
+        self.request = OperationRequest(f"barrier.{name}", "barrier", ())
 
     def run(self, verdict: Verdict) -> None:
         return None

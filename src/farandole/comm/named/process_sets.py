@@ -66,8 +66,8 @@ class SetRuntime:
         self.stand_ins = StandIns(self.lane)
         self.counters: dict[str, int] = {}
         """Operations without a name so far, of each kind."""
-        crossed = partial(_take_back, self.counters)
-        self.engine = Engine(self._control, members, run_batch, label, crossed, self.stand_ins.make, world_size)
+        on_cancelled = partial(_take_back, self.counters)
+        self.engine = Engine(self._control, members, run_batch, label, on_cancelled, self.stand_ins.make, world_size)
         self.plans = MakingPlans()
         self.steps_done: dict[str, str] = {}
         """The last step of gradients this rank has done its part of, by the plan's label."""

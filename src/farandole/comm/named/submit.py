@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 
 from farandole.comm.bytes.transport import AnyArray
 from farandole.comm.named.adasum import AdasumReduce
-from farandole.comm.named.engine import Operation
 from farandole.comm.named.operations import (
     Allgather,
     Allreduce,
@@ -24,6 +23,7 @@ from farandole.comm.named.operations import (
     Reducescatter,
     shares,
 )
+from farandole.comm.named.pending import Operation
 from farandole.comm.named.process_sets import SetRuntime
 from farandole.comm.node.kernels import Op
 from farandole.errors import SettingsError

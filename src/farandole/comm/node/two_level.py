@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from farandole.comm.bytes.transport import AnyArray, Request, Transport
-from farandole.comm.bytes.waiting import Subject, nobody, wait_until
+from farandole.comm.bytes.waiting import Subject, all_arrived, wait_until
 from farandole.comm.node.algorithms import AlgorithmTable
 from farandole.comm.node.exchange import POSTED, REDUCED, RELEASED, DirectExchange, Exchange, open_exchange
 from farandole.comm.node.floats import (
@@ -331,7 +331,7 @@ class TwoLevel:
         wait_until(lambda: board.reached(word, slot, sequence), subject)
 
     def _subject(self, key: str, late: Callable[[], list[int] | None] = lambda: None) -> Subject:
-        return Subject(key, self.members, nobody if self._all_came else late)
+        return Subject(key, self.members, all_arrived if self._all_came else late)
 
     def _late(self, word: int, slot: int, sequence: int) -> list[int] | None:
         """World ranks of this node that have not come to `sequence`; None where all have: others may be late."""

@@ -25,7 +25,7 @@ from farandole.comm.bytes.transport import AnyArray
 from farandole.comm.bytes.waiting import note_caller, pauses
 from farandole.comm.current import world_or_none
 from farandole.comm.streams.ring import CLOSED, DATA, LIVE, LOST, VOID, Layout, Member, Ring
-from farandole.comm.world.watchdog import StallSettings
+from farandole.comm.world.stall_settings import StallSettings
 from farandole.errors import DataError, RankFailedError, SettingsError, StalledError
 from farandole.observe import timeline
 

@@ -24,7 +24,8 @@ from farandole.comm.node.neighbours import alive
 from farandole.comm.node.two_level import Layout, node_cores
 from farandole.comm.world.launched import is_launched
 from farandole.comm.world.lifelines import Lifelines, open_lifelines
-from farandole.comm.world.watchdog import StallSettings, Watchdog
+from farandole.comm.world.stall_settings import StallSettings
+from farandole.comm.world.watchdog import Watchdog
 from farandole.errors import NotInitializedError, SettingsError
 from farandole.launch.allocator import tune_allocator
 
@@ -144,7 +145,7 @@ class World:
                     plan.tell_joined()
 
         engine.on_join = tell
-        waiting.while_waiting(drive)
+        waiting.call_while_waiting(drive)
 
     def _drive_all(self) -> None:
         """No thread of ours may: whoever waits has to take part in what others wait for, in all sets.
@@ -168,7 +169,7 @@ class World:
 
     def close(self, reason: str) -> None:
         self.transfers.finish()
-        waiting.while_waiting(None)
+        waiting.call_while_waiting(None)
         # Threads that outlive the interpreter can crash it.
         for plan in list(self.plans):
             plan.retire()

@@ -42,12 +42,14 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line and how it looks: `kind` is a class with a colour, `style` solid, thin, dotted, or dashed, which has no marks."""
+    """A line and how it looks: `kind` is a class with a colour, `style` solid, thin, dotted, unjoined (marks alone), or dashed, which has no marks."""
 
     label: str
     kind: str
     marks: Sequence[Mark]
     style: str = "solid"
+    band: Sequence[tuple[float, float]] = ()
+    """From where to where it may lie, for every mark."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -110,20 +112,25 @@ def _values(line: Line) -> list[float]:
         value
         for mark in line.marks
         for value in (mark.y, *(mark.spread or ()), *mark.repeats)
-    ]  # fmt: skip
+    ] + [end for ends in line.band for end in ends]  # fmt: skip
 
 
 def _line(line: Line, x: Scale, y: Scale) -> Markup:
     places = [(x(mark.x), y(mark.y)) for mark in line.marks]
-    parts: list[str | None] = [stroke(places, line.style)]
+    parts: list[str | None] = [_band(line, x, y) if line.band else None, stroke(places, line.style) if line.style != "unjoined" else None]
     if line.style == "dashed":
         return tag("g", *parts, class_=line.kind)
     for mark, (at, height) in zip(line.marks, places):
         if mark.spread is not None:
             parts.append(tag("line", x1=at, x2=at, y1=y(mark.spread[0]), y2=y(mark.spread[1]), class_="spread"))
         parts += [tag("circle", cx=at, cy=y(value), r=1.8, class_="repeat") for value in mark.repeats]
-        parts.append(marker(at, height, mark.words, hollow=mark.hollow, small=line.style == "thin"))
+        parts.append(marker(at, height, mark.words, hollow=mark.hollow, small=line.style in ("thin", "unjoined")))
     return tag("g", *parts, class_=line.kind)
+
+
+def _band(line: Line, x: Scale, y: Scale) -> Markup:
+    low, high = ([(x(mark.x), y(ends[side])) for mark, ends in zip(line.marks, line.band)] for side in (0, 1))
+    return tag("path", d="M" + "L".join(f"{at:.1f} {height:.1f}" for at, height in (*low, *reversed(high))) + "Z", class_="wash")
 
 
 def stroke(places: Sequence[tuple[float, float]], style: str) -> Markup | None:

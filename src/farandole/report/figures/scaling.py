@@ -8,6 +8,7 @@ from dataclasses import replace
 from farandole.report.chart import Frame, Scale, svg, x_axis, y_axis
 from farandole.report.figures import Figure, missing
 from farandole.report.figures.lines import Axes, Line, Mark, line_chart
+from farandole.report.figures.predicted import Prediction
 from farandole.report.markup import Markup, tag
 from farandole.results.cases import Axis, Case, Series, main_time, metric_of, run_once, unknown_in
 from farandole.results.numbers import count, number, percent, plain, seconds
@@ -22,7 +23,9 @@ _LEAST_SHOWN = 0.004
 _WORDS = {cause.name: cause.words for cause in CAUSES}
 
 
-def time_figure(series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling], *, weak: bool) -> Figure:
+def time_figure(
+    series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling], *, weak: bool, prediction: Prediction | None = None
+) -> Figure:
     found = main_time([case for one in series for case in one.cases])
     if found is None:
         return missing("time", f"Time against {axis.label}", "No run has finished, so that there is no time to show.")
@@ -38,12 +41,16 @@ def time_figure(series: Sequence[Series], axis: Axis, scalings: Sequence[Scaling
     lines = [line for line in lines if line.marks]
     if axis.name == "ranks" and scalings:
         lines.append(_ideal(scalings, "ideal"))
+    kinds = {repr(one.settings): "ink" if lines[0].kind == "ink" else f"s{place}" for place, one in enumerate(drawn, 1)}
+    predicted = [] if prediction is None or axis.name != "ranks" else prediction.lines(figure, kinds)
+    lines += predicted
     axes = Axes(
         x_label=axis.label, y_label="seconds", words=title,
-        x_ticks=sorted({x for one in drawn for x, _ in one.at(axis)}),
+        x_ticks=sorted({x for one in drawn for x, _ in one.at(axis)} | ({float(ranks) for ranks in prediction.ranks} if predicted and prediction else set())),
     )  # fmt: skip
+    caption = _time_caption(series, drawn, axis, scalings, figure, weak=weak)
     return Figure(
-        name="time", title=title, caption=_time_caption(series, drawn, axis, scalings, figure, weak=weak),
+        name="time", title=title, caption=f"{caption} {prediction.caption}" if predicted and prediction else caption,
         draw=lambda width: line_chart(lines, axes, width),
     )  # fmt: skip
 

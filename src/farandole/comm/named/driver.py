@@ -1,0 +1,107 @@
+"""Who makes a set's operations progress: whoever waits, and a thread while asynchronous ones are under way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from farandole.comm.bytes.waiting import SLOW_S, mark_internal_thread, pauses
+from farandole.comm.named.letters import Mailbox
+from farandole.comm.named.negotiate import Verdict
+from farandole.comm.named.pending import Handle, PendingOperations
+
+__all__ = ["BackgroundThread", "Driver"]
+
+# Asynchronous operations that follow one another this closely are announced together, and so fused.
+GATHER_S = 1e-3
+
+
+class Driver:
+    """Exchanges messages and carries out verdicts, on one thread at a time."""
+
+    def __init__(self, mailbox: Mailbox, carry_out: Callable[[list[Verdict]], None]) -> None:
+        self._mailbox = mailbox
+        self._carry_out = carry_out
+        self._turn = threading.Lock()
+
+    def advance(self) -> bool:
+        """One round of progress; False where another thread is at it, or this one, further out."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            self._mailbox.exchange()
+            inbox = self._mailbox.inbox
+            while inbox:
+                self._carry_out(inbox.popleft())
+        finally:
+            self._turn.release()
+        return True
+
+    def announce(self) -> None:
+        """Send what was submitted, unless something was sent just now; whoever advances does the rest."""
+        if time.monotonic() - self._mailbox.sent_at > GATHER_S and self._turn.acquire(blocking=False):
+            try:
+                self._mailbox.send()
+            finally:
+                self._turn.release()
+
+    def stop(self) -> None:
+        """No thread uses the transport any more."""
+        self._turn.acquire()
+
+
+class BackgroundThread:
+    """Drives asynchronous operations; sleeps while there are none."""
+
+    def __init__(
+        self,
+        pending: PendingOperations,
+        advance: Callable[[], bool],
+        give_up: Callable[[Handle, BaseException], None],
+    ) -> None:
+        self._pending = pending
+        self._advance = advance
+        self._give_up = give_up
+        self._checked_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Once; whoever calls holds the lock of the pending operations."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="farandole-engine", daemon=True)
+            self._thread.start()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """After the set was closed: whether the thread has ended."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+        return self._thread is None or not self._thread.is_alive()
+
+    def _work(self) -> None:
+        mark_internal_thread()
+        while True:
+            with self._pending.changed:
+                while self._pending.asynchronous == 0 and self._pending.closed is None:
+                    self._pending.changed.wait()
+                if self._pending.closed is not None:
+                    return
+            self._drive()
+
+    def _drive(self) -> None:
+        """Until no asynchronous operation is left."""
+        for _ in pauses(patient=True):
+            self._advance()
+            if self._pending.asynchronous == 0 or self._pending.closed is not None:
+                return
+            self._check_slow()
+
+    def _check_slow(self) -> None:
+        """Let the watchdog see asynchronous operations that take long, and end those it gives up."""
+        now = time.monotonic()
+        if now - self._checked_at < SLOW_S / 2:
+            return
+        self._checked_at = now
+        for handle in self._pending.show_slow(SLOW_S):
+            if handle.slow is not None and handle.slow.error is not None:
+                self._give_up(handle, handle.slow.error)
