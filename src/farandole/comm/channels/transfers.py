@@ -30,18 +30,16 @@ import numpy as np
 
 from farandole.comm.bytes.transport import AnyArray, Request, Transport
 from farandole.comm.bytes.waiting import (
-    SLOW_S,
     Subject,
     all_arrived,
-    mark_internal_thread,
     note_caller,
-    pauses,
     slow_waits,
     wait_until,
 )
 from farandole.comm.channels.halves import LEAST_BYTES, help_reader, read_with_help
 from farandole.comm.channels.mailboxes import Mailboxes
 from farandole.comm.channels.messages import Announcement, Expected, Received, Transfer, shown
+from farandole.comm.named.driver import BackgroundThread
 from farandole.comm.node.exchange import read_memory, readable, wanted_exchange
 from farandole.comm.node.shared import SharingUnavailable
 from farandole.comm.node.two_level import note_fallback
@@ -81,7 +79,7 @@ class Transfers:
         self._rank, self._size = transport.rank, transport.size
         self._lock = threading.Lock()
         self._drive = threading.Lock()
-        self._wake = threading.Condition(self._lock)
+        self.changed = threading.Condition(self._lock)
         self._numbers = itertools.count(secrets.randbits(62))
         self._sends: dict[int, Transfer] = {}
         self._receives: defaultdict[tuple[int, str], deque[Transfer]] = defaultdict(deque)
@@ -99,10 +97,11 @@ class Transfers:
         """Bytes of small data taken, by the rank they are from, which has not heard of it."""
         self._tracks: defaultdict[str, list[int]] = defaultdict(list)
         """Of the timeline: until when they are taken."""
-        self._closed: str | None = None
-        self._asynchronous = 0
-        self._looked = 0.0
-        self._thread: threading.Thread | None = None
+        self.closed: str | None = None
+        self.asynchronous = 0
+        self._background = BackgroundThread(
+            self, self.advance, self._give_up, "farandole-channels", patient=lambda: not self._moving
+        )
 
     # What callers use
 
@@ -199,15 +198,14 @@ class Transfers:
     def close(self, reason: str) -> None:
         """Take part in nothing more."""
         with self._lock:
-            if self._closed is not None:
+            if self.closed is not None:
                 return
-            self._closed = f"farandole is shut down on this rank, which {reason}"
+            self.closed = f"farandole is shut down on this rank, which {reason}"
             pending = self._pending()
-            self._wake.notify()
+            self.changed.notify()
         for transfer in pending:
-            self._end(transfer, EngineStopped(f"{self._here()}{transfer.key}: {self._closed}"))
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=CLOSING_S)
+            self._end(transfer, EngineStopped(f"{self._here()}{transfer.key}: {self.closed}"))
+        self._background.join(timeout=CLOSING_S)
 
     def drain(self) -> None:
         """After close(), on all ranks: receive what nobody waits for."""
@@ -216,7 +214,7 @@ class Transfers:
     def free(self) -> None:
         """After drain(): give the communicator back, unless data may still come."""
         self.drain()
-        if self._moving or self._posted or (self._thread is not None and self._thread.is_alive()):
+        if self._moving or self._posted or not self._background.join(timeout=0):
             self._transport.keep()
         self._transport.free()
 
@@ -225,49 +223,28 @@ class Transfers:
     def _begin(self, transfer: Transfer) -> None:
         """With the lock."""
         note_caller()
-        if self._closed is not None:
-            raise EngineStopped(f"{self._here()}{transfer.key}: {self._closed}")
+        if self.closed is not None:
+            raise EngineStopped(f"{self._here()}{transfer.key}: {self.closed}")
         if transfer.background:
-            if self._thread is None and self._transport.any_thread:
-                self._thread = threading.Thread(target=self._run, name="farandole-channels", daemon=True)
-                self._thread.start()
-            self._asynchronous += 1
-            self._wake.notify()
+            if self._transport.any_thread:
+                self._background.start()
+            self.asynchronous += 1
+            self.changed.notify()
 
-    def _run(self) -> None:
-        mark_internal_thread()
-        while True:
-            with self._wake:
-                while self._asynchronous == 0 and self._closed is None:
-                    self._wake.wait()
-            moving = bool(self._moving)
-            for _ in pauses(patient=not moving):
-                if self._closed is not None:
-                    return
-                self.advance()
-                if self._asynchronous == 0 or bool(self._moving) != moving:
-                    break
-                self._show_slow()
-
-    def _show_slow(self) -> None:
-        """Let the watchdog see what takes long, and end what it gives up."""
+    def show_slow(self, older_than_s: float) -> list[Transfer]:
+        """Let the watchdog see the messages in the background that take long."""
         now = time.monotonic()
-        if now - self._looked < SLOW_S / 2:
-            return
-        self._looked = now
         with self._lock:
-            slow = [one for one in self._pending() if one.background and now - one.started > SLOW_S]
+            slow = [one for one in self._pending() if one.background and now - one.started > older_than_s]
             for transfer in slow:
-                if transfer.slow is None and not transfer.done:
+                if transfer.slow is None:
                     transfer.slow = slow_waits.enter(self._subject(transfer), transfer.started, None)
-        for transfer in slow:
-            if transfer.slow is not None and transfer.slow.error is not None:
-                self._give_up(transfer, transfer.slow.error)
+        return slow
 
-    def advance(self) -> None:
-        """One round of progress, unless another thread is at it."""
+    def advance(self) -> bool:
+        """One round of progress; False where another thread is at it, or this one, further out."""
         if not self._drive.acquire(blocking=False):
-            return
+            return False
         try:
             if self._outbox:
                 self._post_rest()
@@ -277,6 +254,7 @@ class Transfers:
             self._complete()
         finally:
             self._drive.release()
+        return True
 
     def _post(self, dest: int, what: int, content: object) -> None:
         if dest == self._rank:
@@ -301,7 +279,7 @@ class Transfers:
 
     def _tell(self, dest: int, what: int, content: object) -> None:
         with self._lock:
-            if self._closed is None:
+            if self.closed is None:
                 self._post(dest, what, content)
 
     def _read_letters(self) -> None:
@@ -316,7 +294,7 @@ class Transfers:
             self._read(message[0], *pickle.loads(message[1]))
 
     def _read(self, source: int, what: int, content: Any) -> None:
-        if self._closed is not None:
+        if self.closed is not None:
             return
         if what == _ANNOUNCED:
             number, name, dtype, *rest = content
@@ -473,7 +451,7 @@ class Transfers:
             if transfer.done:
                 return
             transfer.error, transfer.done = error, True
-            self._asynchronous -= transfer.background
+            self.asynchronous -= transfer.background
             if transfer.mark is not None:
                 self._forget(transfer, error)
             if transfer.slow is not None:
