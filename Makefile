@@ -150,7 +150,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 .venv/.compiled-%: $(READY) src/farandole/comm/node/compiled.py
-	@$(BIN)/python -c "import numpy; from farandole.comm.node.floats import prepare; prepare(numpy.dtype('$*'))"
+	@$(BIN)/python -c "import numpy; from farandole.comm.node.arithmetic import prepare; prepare(numpy.dtype('$*'))"
 	@touch $@
 
 # addsitedir, unlike a plain path, also heeds the .pth file through which .venv finds this package.

@@ -23,7 +23,7 @@ from bench.contest import Contestant, Ranks, contest
 from farandole.comm.bytes import mpi
 from farandole.comm.gradients.team import Team
 from farandole.comm.named.process_sets import global_process_set
-from farandole.comm.node.kernels import Reduction
+from farandole.comm.node.arithmetic import Reduction
 from farandole.comm.node.shared import ResultWindow
 from farandole.comm.node.two_level import TwoLevel
 from farandole.torch.gradients import GradientReducer, ReducerSettings

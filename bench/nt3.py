@@ -26,7 +26,7 @@ from bench.cases import Case
 from bench.estimates import median
 from bench.launching import launch_words, run
 from bench.rows import Row, Target, compared
-from farandole.comm.node.floats import prepare
+from farandole.comm.node.arithmetic import prepare
 from farandole.data.make import make
 from farandole.data.matrix import read_matrix
 from farandole.launch.environment import ALLOCATOR_VARIABLES

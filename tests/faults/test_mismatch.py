@@ -8,7 +8,7 @@ import pytest
 
 from farandole.comm.gradients.plan import Entry, GradientPlan
 from farandole.comm.gradients.team import Team
-from farandole.comm.node.kernels import Reduction
+from farandole.comm.node.arithmetic import Reduction
 from farandole.comm.world.reports import DEADLOCK_S
 from farandole.errors import EngineStopped
 from ranktest import rank_test

@@ -41,7 +41,7 @@ fail_here("after init")
 
 # Gradients through the engine alone: a rank that imports no framework starts in a fifth of the time.
 PLAIN = PRELUDE + """
-from farandole.comm.node.kernels import Reduction
+from farandole.comm.node.arithmetic import Reduction
 from farandole.comm.gradients.plan import Entry, GradientPlan
 from farandole.comm.named.process_sets import global_process_set
 from farandole.comm.gradients.team import Team

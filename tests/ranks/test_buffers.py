@@ -11,7 +11,7 @@ def reducer_of(hvd, *, in_place, threads=1, dtype="float32"):
     from farandole.comm.gradients.buffers import BufferReducer, BufferSettings, Shape
     from farandole.comm.gradients.team import Team
     from farandole.comm.named.process_sets import global_process_set
-    from farandole.comm.node.kernels import Reduction
+    from farandole.comm.node.arithmetic import Reduction
 
     settings = BufferSettings(
         how=Reduction("sum", 1.0, hvd.size()), wire=None, process_set=global_process_set, team=Team(threads=threads)

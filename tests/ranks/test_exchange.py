@@ -171,11 +171,11 @@ def test_a_wrong_algorithm_is_named(ranks):
 
 def tiny_and_odd(fd):
     """Averages of numbers at the edges of float32, in an array large enough to be summed in one compiled call."""
-    from farandole.comm.node import floats
+    from farandole.comm.node import arithmetic
 
     edges = np.float32([1e-45, 3e-45, -1e-45, 1.1e-38, 3e38, -3e38, np.inf, -np.inf, np.nan, 0.0, -0.0, 1 / 3])
     result = fd.allreduce(np.resize(np.roll(edges, fd.rank()), 1 << 20), op=fd.Average)
-    return floats.load()[0] is not None, np.where(np.isnan(result), np.float32(7), result)[:24].view(np.int32)
+    return arithmetic.load()[0] is not None, np.where(np.isnan(result), np.float32(7), result)[:24].view(np.int32)
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -687,4 +687,4 @@ def test_an_optimizer_may_be_collected_wherever_its_own_threads_are():
         while threading.active_count() > before + 1:  # one that stays ends the others' threads
             time.sleep(0.01)
     """
-    run_ranks(2, script, timeout=30)
+    run_ranks(2, script, timeout=120)

@@ -340,7 +340,7 @@ def test_gradients_that_nothing_is_compiled_for_do_not_import_the_compiler() -> 
 import sys
 import numpy as np
 import farandole as fd
-from farandole.comm.node.kernels import Reduction
+from farandole.comm.node.arithmetic import Reduction
 from farandole.comm.gradients.plan import Entry, GradientPlan
 from farandole.comm.named.process_sets import global_process_set
 from farandole.comm.gradients.team import Team

@@ -4,8 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from farandole.comm.node import floats
-from farandole.comm.node.kernels import Reduction
+from farandole.comm.node.arithmetic import LEAST_BYTES, Reduction, goes_compiled, prepare, sum_slices
 
 WORDS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 TYPES = ["float32", "float64", "float16", "bfloat16"]
@@ -35,6 +34,11 @@ def expected(arrays, how):
         return (total * multiply / divide).astype(arrays[0].dtype)
 
 
+def add_up(arrays, out, how, *, stream=False):
+    addresses = np.array([array.ctypes.data for array in arrays])
+    assert sum_slices(np.zeros(len(arrays), np.int64), addresses, out, how, stream=stream) is None
+
+
 def assert_same_bits(found, wanted):
     word = WORDS[wanted.dtype.itemsize]
     number = ~np.isnan(wanted.astype(np.float64))
@@ -47,14 +51,14 @@ def assert_same_bits(found, wanted):
 @pytest.mark.parametrize("name", TYPES)
 def test_sums_are_those_of_array_operations(name, arrays, count):
     dtype = dtype_of(name)
-    given, scratch = draw(dtype, count, arrays), floats.Scratch.make(dtype)
+    given = draw(dtype, count, arrays)
     for how in (Reduction("sum"), Reduction("sum", 1.0, arrays), Reduction("sum", 0.3)):
         wanted, out = expected(given, how), np.empty(count, dtype)
-        floats.sum_arrays(given, out, scratch, how)
+        add_up(given, out, how)
         assert_same_bits(out, wanted)
         for place in range(arrays):
             copies = [array.copy() for array in given]
-            floats.sum_arrays(copies, copies[place], scratch, how)
+            add_up(copies, copies[place], how)
             assert_same_bits(copies[place], wanted)
 
 
@@ -63,12 +67,11 @@ def test_sums_are_those_of_array_operations(name, arrays, count):
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_results_past_the_cache_keep_within_their_bounds(name, arrays, start):
     dtype = dtype_of(name)
-    given, scratch = draw(dtype, 70_001, arrays), floats.Scratch.make(dtype)
+    given = draw(dtype, 70_001, arrays)
     room = np.full(70_001 + 100, 7, dtype)
     out = room[start : start + 70_001]
-    addresses = np.array([array.ctypes.data for array in given])
     for how in (Reduction("sum"), Reduction("sum", 1.0, arrays)):
-        floats.sum_slices(np.zeros(arrays, np.int64), addresses, out, scratch, how, stream=True)
+        add_up(given, out, how, stream=True)
         assert_same_bits(out, expected(given, how))
     assert set(room[:start]) <= {7}
     assert set(room[start + 70_001 :]) == {7}
@@ -77,17 +80,16 @@ def test_results_past_the_cache_keep_within_their_bounds(name, arrays, start):
 def test_memory_that_cannot_be_read_is_told():
     array = np.zeros(300_000, np.float32)
     pids, addresses = np.array([0, 2**22 + 1]), np.array([array.ctypes.data, array.ctypes.data])
-    scratch = floats.Scratch.make(array.dtype)
-    assert floats.sum_slices(pids, addresses, array, scratch, Reduction("sum"), stream=False) == 1
+    assert sum_slices(pids, addresses, array, Reduction("sum"), stream=False) == 1
 
 
 def test_only_large_float_sums_are_compiled():
-    large, total = 2 * floats.LEAST_BYTES, Reduction("sum")
-    assert all(floats.goes_compiled(large, dtype_of(name), total) for name in TYPES)
-    assert not floats.goes_compiled(1000, dtype_of("float32"), total)
-    assert not floats.goes_compiled(large, np.dtype(np.int32), total)
-    assert not floats.goes_compiled(large, dtype_of("float32"), Reduction("max"))
+    large, total = 2 * LEAST_BYTES, Reduction("sum")
+    assert all(goes_compiled(large, dtype_of(name), total) for name in TYPES)
+    assert not goes_compiled(1000, dtype_of("float32"), total)
+    assert not goes_compiled(large, np.dtype(np.int32), total)
+    assert not goes_compiled(large, dtype_of("float32"), Reduction("max"))
 
 
 def test_types_that_are_not_compiled_need_no_preparation():
-    floats.prepare(np.dtype(np.complex64))
+    prepare(np.dtype(np.complex64))

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from farandole.comm.node.kernels import NumpyKernels, Op, Reduction, kernels_for
+from farandole.comm.node.arithmetic import NumpyKernels, Op, Reduction
 
 KERNELS = NumpyKernels()
 OPERATIONS = {"sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
@@ -68,45 +68,40 @@ def test_16_bit_floats_are_kept_in_float32(dtype):
     assert finished([120_000.0], np.float16, divide=2) == [60_000]
 
 
-@pytest.mark.parametrize("combine", OPERATIONS)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int16"])
-@pytest.mark.parametrize(
-    "how", [{}, {"divide": 2}, {"divide": 3}, {"multiply": 0.3}, {"multiply": -2.0, "divide": 4}], ids=str
-)
-def test_the_last_step_is_the_others_in_one(combine, dtype, how):
-    kind = np.dtype(getattr(ml_dtypes, dtype)) if dtype == "bfloat16" else np.dtype(dtype)
+HOW = [{}, {"divide": 2}, {"divide": 3}, {"multiply": 0.3}, {"multiply": -2.0, "divide": 4}]
+
+
+def combined(kernels, combine, dtype, how):
+    """Two arrays, and what the kernels make of them."""
     rng = np.random.default_rng(0)
-    a, b = ((rng.standard_normal(1001) * 50).astype(kind) for _ in range(2))
-    reduction = Reduction(combine, **how)
-    for kernels in (KERNELS, torch_kernels(kind)):
-        wide = kernels.accumulator(kind)
-        total, apart, at_once = np.empty(1001, wide), np.empty(1001, kind), np.empty(1001, kind)
-        kernels.first(combine, a, b, total)
-        kernels.finish(reduction, total, apart)
-        kernels.last(reduction, a, b, np.empty(1001, wide), at_once)
-        assert at_once.tobytes() == apart.tobytes()
-        if kernels is KERNELS:
-            reference = apart
-    assert apart.tobytes() == reference.tobytes()  # torch's and NumPy's results are the same bits
+    a, b = ((rng.standard_normal(1001) * 50).astype(dtype) for _ in range(2))
+    out = np.empty(1001, dtype)
+    kernels.last(Reduction(combine, **how), a, b, np.empty(1001, kernels.accumulator(dtype)), out)
+    return a, b, out
+
+
+@pytest.mark.parametrize("how", HOW, ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.int16])
+@pytest.mark.parametrize("combine", OPERATIONS)
+def test_arrays_are_combined_and_scaled(combine, dtype, how):
+    a, b, found = combined(KERNELS, combine, np.dtype(dtype), how)
     multiply, divide = how.get("multiply", 1.0), how.get("divide", 1)
     wanted = OPERATIONS[combine](a.astype(np.float64), b.astype(np.float64)) * multiply / divide
     # Of integers and 16-bit floats: what their type has no room for, and a step of rounding.
-    room = np.abs(wanted) < (2**15 if kind.kind == "i" else 6e4)
-    rounding = 1 if kind.kind == "i" else 2 * float(ml_dtypes.finfo(kind).eps) * np.abs(wanted)
-    assert room.any() and (np.abs(apart.astype(np.float64) - wanted) <= rounding)[room].all()
+    integer = found.dtype.kind == "i"
+    room = np.abs(wanted) < (2**15 if integer else 6e4)
+    rounding = 1 if integer else 2 * float(ml_dtypes.finfo(dtype).eps) * np.abs(wanted)
+    assert room.any() and (np.abs(found.astype(np.float64) - wanted) <= rounding)[room].all()
 
 
-def torch_kernels(kind):
-    from farandole.comm.node import kernels
-    from farandole.torch import kernels as door
+@pytest.mark.parametrize("how", HOW, ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("combine", OPERATIONS)
+def test_torch_gives_the_same_bits(combine, dtype, how):
+    from farandole.torch.kernels import SixteenBitKernels
 
-    kept = dict(kernels._special)
-    try:
-        door.install()
-        return kernels_for(kind)
-    finally:
-        kernels._special.clear()
-        kernels._special.update(kept)
+    of_torch, of_numpy = (combined(k, combine, np.dtype(dtype), how)[2] for k in (SixteenBitKernels(), KERNELS))
+    assert of_torch.tobytes() == of_numpy.tobytes()
 
 
 @pytest.mark.filterwarnings("error")

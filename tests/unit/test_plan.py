@@ -8,7 +8,7 @@ from farandole.comm.gradients.agreement import agree
 from farandole.comm.gradients.plan import DIRECT_BYTES, PIECE_BYTES, WIRE_BYTES, Entry, GradientPlan
 from farandole.comm.gradients.team import Team
 from farandole.comm.named.process_sets import SetRuntime
-from farandole.comm.node.kernels import Reduction
+from farandole.comm.node.arithmetic import Reduction
 from farandole.errors import EngineStopped, PlanMismatchError
 
 ENTRIES = [Entry("head.bias", "float32", (10,)), Entry("head.weight", "float32", (10, 4))]

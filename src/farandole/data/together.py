@@ -23,8 +23,8 @@ import numpy as np
 from farandole.comm.bytes.transport import Transport
 from farandole.comm.bytes.waiting import Subject, wait_until
 from farandole.comm.named.collectives import allgather_object
+from farandole.comm.node.routes import note_fallback
 from farandole.comm.node.shared import SharedBlock, SharingUnavailable
-from farandole.comm.node.two_level import note_fallback
 from farandole.comm.world import current
 from farandole.data.cache import CacheFile, Stored
 from farandole.data.layout import ReadOptions

@@ -13,7 +13,7 @@ from farandole.comm.gradients.plan import Entry
 from farandole.comm.named import collectives
 from farandole.comm.named.compression import Compression, Compressor
 from farandole.comm.named.process_sets import ProcessSet, global_process_set
-from farandole.comm.node.kernels import Op
+from farandole.comm.node.arithmetic import Op
 from farandole.errors import SettingsError
 from farandole.keras.optimizer import DistributedOptimizer, local_variables
 

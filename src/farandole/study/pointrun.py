@@ -211,7 +211,7 @@ def _compile_sums() -> None:
     """Once on a machine, and in no point's time."""
     import numpy as np
 
-    from farandole.comm.node.floats import prepare
+    from farandole.comm.node.arithmetic import prepare
 
     prepare(np.dtype(np.float32))
 

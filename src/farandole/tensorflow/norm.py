@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from farandole.comm.named.process_sets import ProcessSet, global_process_set
-from farandole.comm.node.kernels import Op
+from farandole.comm.node.arithmetic import Op
 from farandole.tensorflow.ops import allreduce
 
 __all__ = ["SyncBatchNormalization"]

@@ -18,7 +18,7 @@ from farandole.comm.named import collectives
 from farandole.comm.named.compression import Compression, Compressor
 from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.comm.named.submit import chosen_op
-from farandole.comm.node.kernels import Op
+from farandole.comm.node.arithmetic import Op
 from farandole.errors import SettingsError
 from farandole.tensorflow.gradients import call_back
 

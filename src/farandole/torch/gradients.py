@@ -27,8 +27,8 @@ from farandole.comm.gradients.team import Team
 from farandole.comm.named.compression import travels_as
 from farandole.comm.named.process_sets import ProcessSet
 from farandole.comm.named.submit import Sum
-from farandole.comm.node.kernels import Reduction
-from farandole.comm.node.two_level import phase
+from farandole.comm.node.arithmetic import Reduction
+from farandole.comm.node.spans import phase
 from farandole.errors import MismatchError, SettingsError
 from farandole.torch.sparse import as_sparse, sparse_allreduce_async
 from farandole.torch.tensors import as_array, as_tensor, numpy_name, staged

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from farandole.comm.bytes.transport import AnyArray
-from farandole.comm.node.kernels import Reduction, bfloat16, use_kernels
+from farandole.comm.node.arithmetic import Reduction, bfloat16, use_kernels
 from farandole.torch.tensors import as_tensor
 
 __all__ = ["SixteenBitKernels", "install"]

@@ -14,7 +14,7 @@ from farandole.comm.bytes.transport import AnyArray
 from farandole.comm.named import submit as engine
 from farandole.comm.named.process_sets import ProcessSet, SetRuntime, global_process_set
 from farandole.comm.named.submit import Average, Sum, chosen_op, poll, synchronize
-from farandole.comm.node.kernels import Op
+from farandole.comm.node.arithmetic import Op
 from farandole.errors import SettingsError
 from farandole.torch.compression import Compression, Compressor
 from farandole.torch.tensors import as_array, as_tensor, staged

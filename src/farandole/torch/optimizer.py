@@ -18,7 +18,7 @@ from farandole.comm.gradients.opening import reduction, taking_part
 from farandole.comm.gradients.team import Team
 from farandole.comm.named.compression import wire_of
 from farandole.comm.named.process_sets import ProcessSet, global_process_set
-from farandole.comm.node.kernels import Op
+from farandole.comm.node.arithmetic import Op
 from farandole.errors import SettingsError
 from farandole.torch.adasum import StepsCombined
 from farandole.torch.compression import Compression, Compressor

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.comm.named.submit import Average, Sum, synchronize
-from farandole.comm.node.kernels import Op
+from farandole.comm.node.arithmetic import Op
 from farandole.errors import SettingsError
 from farandole.torch.ops import grouped_allgather_async
 

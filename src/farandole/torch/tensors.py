@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from farandole.comm.bytes.transport import AnyArray
-from farandole.comm.node.kernels import bfloat16
+from farandole.comm.node.arithmetic import bfloat16
 from farandole.errors import SettingsError
 
 __all__ = ["as_array", "as_tensor", "numpy_name", "staged"]

@@ -41,8 +41,8 @@ from farandole.comm.channels.mailboxes import Mailboxes
 from farandole.comm.channels.messages import Announcement, Expected, Received, Transfer, shown
 from farandole.comm.named.driver import BackgroundThread
 from farandole.comm.node.exchange import read_memory, readable, wanted_exchange
+from farandole.comm.node.routes import note_fallback
 from farandole.comm.node.shared import SharingUnavailable
-from farandole.comm.node.two_level import note_fallback
 from farandole.errors import EngineStopped, FarandoleError, MismatchError, RankFailedError, SettingsError
 from farandole.observe import timeline
 

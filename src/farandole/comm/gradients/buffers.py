@@ -26,8 +26,8 @@ from farandole.comm.gradients.plan import Entry, GradientPlan, aligned
 from farandole.comm.gradients.team import Statistics, Team
 from farandole.comm.named.compression import travels_as
 from farandole.comm.named.process_sets import ProcessSet
-from farandole.comm.node.kernels import Reduction, bfloat16
-from farandole.comm.node.two_level import phase
+from farandole.comm.node.arithmetic import Reduction, bfloat16
+from farandole.comm.node.spans import phase
 from farandole.errors import MismatchError, SettingsError
 
 __all__ = ["BufferReducer", "BufferSettings", "Shape", "check_ended", "raise_still_training"]

@@ -11,7 +11,7 @@ from farandole.comm.gradients.agreement import making
 from farandole.comm.gradients.plan import BUCKET_BYTES, Entry, GradientPlan
 from farandole.comm.gradients.team import Team, threads_allowed
 from farandole.comm.named.process_sets import ProcessSet, SetRuntime
-from farandole.comm.node.kernels import Op, Reduction
+from farandole.comm.node.arithmetic import Op, Reduction
 from farandole.errors import SettingsError
 
 __all__ = ["open_plan", "reduction", "taking_part"]

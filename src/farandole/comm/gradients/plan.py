@@ -31,10 +31,12 @@ from farandole.comm.gradients.retiring import retire_after
 from farandole.comm.gradients.team import Statistics, Team
 from farandole.comm.named.join import Announcement
 from farandole.comm.named.process_sets import SetRuntime
-from farandole.comm.node.floats import LEAST_BYTES, is_compiled, load, prepare
-from farandole.comm.node.kernels import Reduction
+from farandole.comm.node.arithmetic import LEAST_BYTES, Reduction, is_compiled, load, prepare
+from farandole.comm.node.layout import node_cores
+from farandole.comm.node.routes import note_fallback
 from farandole.comm.node.shared import ResultWindow, SharedBlock, SharingUnavailable
-from farandole.comm.node.two_level import TwoLevel, communication_track, node_cores, note_fallback
+from farandole.comm.node.spans import communication_track
+from farandole.comm.node.two_level import TwoLevel
 from farandole.errors import EngineStopped
 from farandole.observe import timeline
 

@@ -16,7 +16,7 @@ import numpy as np
 from farandole.comm.bytes.transport import AnyArray
 from farandole.comm.named.lane import Lane
 from farandole.comm.named.negotiate import OperationRequest, Verdict
-from farandole.comm.node.kernels import bfloat16
+from farandole.comm.node.arithmetic import bfloat16
 from farandole.errors import SettingsError
 
 __all__ = ["AdasumReduce", "combine"]

@@ -36,7 +36,7 @@ from farandole.comm.named.submit import (
     submit,
     synchronize,
 )
-from farandole.comm.node.kernels import Op
+from farandole.comm.node.arithmetic import Op
 from farandole.errors import SettingsError
 
 __all__ = [

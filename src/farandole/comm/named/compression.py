@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from farandole.comm.node.kernels import bfloat16
+from farandole.comm.node.arithmetic import bfloat16
 from farandole.errors import SettingsError
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor", "travels_as", "wire_of"]

@@ -16,7 +16,7 @@ import numpy as np
 from farandole.comm.named.lane import Lane
 from farandole.comm.named.negotiate import JOIN, OperationRequest, Verdict
 from farandole.comm.named.operations import Allreduce
-from farandole.comm.node.kernels import Op, bfloat16
+from farandole.comm.node.arithmetic import Op, bfloat16
 from farandole.errors import SettingsError
 
 if TYPE_CHECKING:

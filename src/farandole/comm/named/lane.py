@@ -8,8 +8,9 @@ import numpy as np
 
 from farandole.comm.bytes.transport import AnyArray, Request, Transport
 from farandole.comm.bytes.waiting import Subject, all_arrived, wait_until
-from farandole.comm.node.kernels import Reduction, kernels_for
-from farandole.comm.node.two_level import TwoLevel, phase
+from farandole.comm.node.arithmetic import Reduction, kernels_for
+from farandole.comm.node.spans import phase
+from farandole.comm.node.two_level import TwoLevel
 
 __all__ = ["NATIVE_BYTES", "Lane"]
 

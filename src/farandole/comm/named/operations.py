@@ -18,8 +18,8 @@ from farandole.comm.bytes.transport import AnyArray
 from farandole.comm.named.lane import NATIVE_BYTES, Lane
 from farandole.comm.named.negotiate import OperationRequest, Verdict
 from farandole.comm.named.pending import Operation
-from farandole.comm.node.kernels import Op, Reduction, bfloat16, kernels_for
-from farandole.comm.node.two_level import phase
+from farandole.comm.node.arithmetic import Op, Reduction, bfloat16, kernels_for
+from farandole.comm.node.spans import phase
 from farandole.errors import SettingsError
 
 __all__ = [

@@ -25,7 +25,7 @@ from farandole.comm.named.operations import (
 )
 from farandole.comm.named.pending import Operation
 from farandole.comm.named.process_sets import SetRuntime
-from farandole.comm.node.kernels import Op
+from farandole.comm.node.arithmetic import Op
 from farandole.errors import SettingsError
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 It brings a chunk of each array into the cache, adds them up there in their order, and writes the result, past the
 cache where nobody on this core is about to read it: an ordinary store would first read the lines it overwrites.
-Imports numba: only `load` of floats.py imports this module.
+Imports numba: only `load` of arithmetic.py imports this module.
 """
 
 import platform

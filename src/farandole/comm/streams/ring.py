@@ -32,8 +32,8 @@ import numpy as np
 from farandole.comm.bytes.room import FOLDER, MORE_ROOM
 from farandole.comm.bytes.transport import AnyArray
 from farandole.comm.bytes.waiting import pauses
+from farandole.comm.node.arithmetic import bfloat16
 from farandole.comm.node.fences import fence, missing
-from farandole.comm.node.kernels import bfloat16
 from farandole.comm.streams.rendezvous import Meeting, keyed, started
 from farandole.errors import DataError, MismatchError, SettingsError
 

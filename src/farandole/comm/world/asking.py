@@ -8,7 +8,7 @@ from typing import Any
 from farandole.comm.bytes import mpi
 from farandole.comm.current import current, world_or_none
 from farandole.comm.named.process_sets import ProcessSet
-from farandole.comm.node.two_level import fallbacks
+from farandole.comm.node.routes import fallbacks
 from farandole.errors import MismatchError, SettingsError
 
 __all__ = [

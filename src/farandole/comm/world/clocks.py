@@ -14,7 +14,7 @@ import numpy as np
 
 from farandole.comm.bytes.transport import Request, Transport
 from farandole.comm.bytes.waiting import Subject, wait_until
-from farandole.comm.node.two_level import Layout
+from farandole.comm.node.layout import Layout
 from farandole.observe.part import ClockOffset
 
 __all__ = ["ROUNDS", "compare_clocks", "shortest"]

@@ -20,8 +20,8 @@ from farandole.comm.gradients.plan import GradientPlan
 from farandole.comm.named.engine import Engine
 from farandole.comm.named.process_sets import ProcessSet, Remains, SetRuntime
 from farandole.comm.node.exchange import close_memory
+from farandole.comm.node.layout import Layout, node_cores
 from farandole.comm.node.neighbours import alive
-from farandole.comm.node.two_level import Layout, node_cores
 from farandole.comm.world.launched import is_launched
 from farandole.comm.world.lifelines import Lifelines, open_lifelines
 from farandole.comm.world.stall_settings import StallSettings

@@ -17,7 +17,7 @@ from farandole.comm.bytes.transport import AnyArray
 from farandole.comm.gradients.plan import Entry, GradientPlan
 from farandole.comm.gradients.team import Team, threads_allowed
 from farandole.comm.named.process_sets import ProcessSet
-from farandole.comm.node.kernels import Reduction
+from farandole.comm.node.arithmetic import Reduction
 
 __all__ = ["DTYPE", "GRADIENT", "MPI", "NAMED", "Group", "Way", "elements", "ways"]
 

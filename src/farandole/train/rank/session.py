@@ -223,7 +223,7 @@ class _Session:
 
     def _compile_sums(self, trainer: Trainer) -> None:
         """The first training on a machine would wait for the compiler in its first step."""
-        from farandole.comm.node.floats import LEAST_BYTES, prepare
+        from farandole.comm.node.arithmetic import LEAST_BYTES, prepare
 
         gradients = np.dtype(np.float32)
         if self._size > 1 and trainer.parameters * gradients.itemsize >= LEAST_BYTES:
