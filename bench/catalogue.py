@@ -72,6 +72,32 @@ def _allreduce(quick: bool) -> Outcome:
     return outcome
 
 
+def _channels(quick: bool) -> Outcome:
+    outcome = Outcome()
+    sizes = [1, 1 << 10, 8 << 10] if quick else [1, 16, 256, 1 << 10, 8 << 10, 32 << 10]
+    settings = {"kib": sizes, "budget_s": 1.0 if quick else 6.0}
+    *sized, computing = _measure(outcome, 2, "channels", settings).cases
+    by_hand = "MPI_Isend and MPI_Irecv"
+    for case in sized:
+        large = case.notes["kib"] >= 1 << 10
+        peer = fastest(case, [by_hand, "one memory copy"]) if large else by_hand
+        limit = {"least": 0.9} if large else {"within_s": 50e-6}
+        outcome.rows.append(compared(case, "farandole", peer, **limit))
+        outcome.rows.append(compared(case, "farandole into a new array", peer))
+    outcome.rows.append(compared(computing, "farandole", by_hand))
+    return outcome
+
+
+def _streams(quick: bool) -> Outcome:
+    outcome = Outcome()
+    batches, reading = _measure(outcome, 5, "streams", {"mib": 20, "budget_s": 3.0 if quick else 20.0}).cases
+    outcome.rows = [
+        compared(batches, "farandole", "one memory copy each", least=0.8),
+        compared(reading, "farandole", "nothing", within_s=50e-6),
+    ]
+    return outcome
+
+
 def _mlp(quick: bool) -> Outcome:
     outcome = Outcome()
     settings = {"model": "mlp", "block_steps": 1 if quick else 4, "budget_s": 6.0 if quick else 60.0}
@@ -281,6 +307,8 @@ BENCHMARKS = {
         Benchmark(
             name="allreduce", summary="an ad-hoc allreduce against MPI_Allreduce, 2 ranks", run=_allreduce
         ),
+        Benchmark(name="channels", summary="arrays from rank to rank against MPI_Isend and MPI_Irecv, 2 ranks", run=_channels),
+        Benchmark(name="streams", summary="batches of one rank that four read in place, against copying them once", run=_streams),
         Benchmark(name="mlp", summary="training step of a 29.5 M-parameter MLP against DDP", run=_mlp),
         Benchmark(
             name="mlp-as-shipped",

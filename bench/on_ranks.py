@@ -10,7 +10,18 @@ from pathlib import Path
 import torch
 
 import farandole.torch as hvd
-from bench import allreduce, checkpoints, gradients, hosts, idle, observing, parameter_server, training
+from bench import (
+    allreduce,
+    channels,
+    checkpoints,
+    gradients,
+    hosts,
+    idle,
+    observing,
+    parameter_server,
+    streams,
+    training,
+)
 from bench.cases import Case, Measured
 from bench.contest import Ranks
 
@@ -18,6 +29,7 @@ __all__ = ["MEASURES"]
 
 MEASURES: dict[str, Callable[..., list[Case]]] = {
     "allreduce": allreduce.measure,
+    "channels": channels.measure,
     "checkpoints": checkpoints.measure,
     "gradients": gradients.measure,
     "hosts": hosts.measure,
@@ -25,6 +37,7 @@ MEASURES: dict[str, Callable[..., list[Case]]] = {
     "observing": observing.measure,
     "parameter_server": parameter_server.measure,
     "steps": training.measure,
+    "streams": streams.measure,
     "timeline": training.measure_timeline,
 }
 

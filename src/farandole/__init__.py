@@ -49,6 +49,9 @@ _NAMES = {
         "nccl_built",
         "rocm_built",
     ),
+    "comm.channels.channels": ("receive", "receive_async", "send", "send_async", "sendrecv"),
+    "comm.streams.streams": ("Stream",),
+    "comm.streams.relay": ("relay",),
     "comm.named.collectives": (
         "Adasum",
         "Average",
@@ -96,10 +99,13 @@ __all__ = ["__version__", *sorted(_HOME)]
 
 if TYPE_CHECKING:
     from farandole import observe as observe
+    from farandole.comm.channels.channels import *  # noqa: F403
     from farandole.comm.named.collectives import *  # noqa: F403
     from farandole.comm.named.compression import Compression as Compression
     from farandole.comm.named.process_sets import ProcessSet as ProcessSet
     from farandole.comm.named.process_sets import global_process_set as global_process_set
+    from farandole.comm.streams.relay import relay as relay
+    from farandole.comm.streams.streams import Stream as Stream
     from farandole.comm.world import *  # noqa: F403
     from farandole.comm.world.energy import job_energy as job_energy
     from farandole.comm.world.probes import *  # noqa: F403

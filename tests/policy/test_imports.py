@@ -56,7 +56,9 @@ COMM_ROOMS = {
     "node": ("bytes",),
     "named": ("bytes", "node"),
     "gradients": ("bytes", "node", "named"),
-    "world": ("bytes", "node", "named", "gradients"),
+    "channels": ("bytes", "node", "named"),
+    "world": ("bytes", "node", "named", "gradients", "channels"),
+    "streams": ("bytes", "node", "named", "channels", "world"),
 }
 COMM_AGAINST = {("farandole.comm.named.join", "gradients")}
 """Types alone: a rank that has joined takes part in plans, which announce their steps through it."""

@@ -16,9 +16,11 @@ from farandole.comm import public as _public
 from farandole.comm import world as _world
 from farandole.comm.named.collectives import join
 from farandole.comm.public import *  # noqa: F403
+from farandole.comm.streams.relay import relay
 from farandole.launch.environment import given_threads as _given_threads
 from farandole.torch import checkpoint, elastic
 from farandole.torch import kernels as _kernels
+from farandole.torch.channels import receive, receive_async, send, send_async, sendrecv
 from farandole.torch.compression import Compression
 from farandole.torch.functions import (
     average,
@@ -60,10 +62,12 @@ from farandole.torch.ops import (
 )
 from farandole.torch.optimizer import DistributedOptimizer
 from farandole.torch.sparse import sparse_allreduce_async
+from farandole.torch.streams import Stream
 
 __all__ = [
     "Compression",
     "DistributedOptimizer",
+    "Stream",
     "SyncBatchNorm",
     "allgather",
     "allgather_async",
@@ -96,9 +100,15 @@ __all__ = [
     "init",
     "join",
     "poll",
+    "receive",
+    "receive_async",
     "reducescatter",
     "reducescatter_async",
+    "relay",
     "scale_learning_rate",
+    "send",
+    "send_async",
+    "sendrecv",
     "shard",
     "sparse_allreduce_async",
     "synchronize",

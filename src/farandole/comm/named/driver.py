@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from farandole.comm.bytes.waiting import SLOW_S, mark_internal_thread, pauses
+from farandole.comm.bytes.waiting import SLOW_S, SlowWait, mark_internal_thread, pauses
 from farandole.comm.named.letters import Mailbox
 from farandole.comm.named.negotiate import Verdict
-from farandole.comm.named.pending import Handle, PendingOperations
 
 __all__ = ["BackgroundThread", "Driver"]
 
@@ -51,25 +51,52 @@ class Driver:
         self._turn.acquire()
 
 
+class SlowHandle(Protocol):
+    """What is under way for long."""
+
+    slow: SlowWait | None
+
+
+class Pending(Protocol):
+    """What a background thread looks after."""
+
+    changed: threading.Condition
+    asynchronous: int
+    closed: str | None
+
+    def show_slow(self, older_than_s: float) -> Sequence[SlowHandle]:
+        """Let the watchdog see what takes long; all of it."""
+        ...
+
+
+def _always() -> bool:
+    return True
+
+
 class BackgroundThread:
     """Drives asynchronous operations; sleeps while there are none."""
 
     def __init__(
         self,
-        pending: PendingOperations,
+        pending: Pending,
         advance: Callable[[], bool],
-        give_up: Callable[[Handle, BaseException], None],
+        give_up: Callable[[Any, BaseException], object],
+        name: str = "farandole-engine",
+        patient: Callable[[], bool] = _always,
     ) -> None:
+        """`patient`: whether it waits for ranks that are late, and not for data on its way."""
         self._pending = pending
         self._advance = advance
         self._give_up = give_up
+        self._name = name
+        self._patient = patient
         self._checked_at = 0.0
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Once; whoever calls holds the lock of the pending operations."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="farandole-engine", daemon=True)
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -89,10 +116,11 @@ class BackgroundThread:
             self._drive()
 
     def _drive(self) -> None:
-        """Until no asynchronous operation is left."""
-        for _ in pauses(patient=True):
+        """Until no asynchronous operation is left, or there is another reason to wait."""
+        patient = self._patient()
+        for _ in pauses(patient):
             self._advance()
-            if self._pending.asynchronous == 0 or self._pending.closed is not None:
+            if self._pending.asynchronous == 0 or self._pending.closed is not None or self._patient() != patient:
                 return
             self._check_slow()
 

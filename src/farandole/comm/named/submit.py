@@ -9,11 +9,10 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from farandole.comm.bytes.transport import AnyArray
 from farandole.comm.named.adasum import AdasumReduce
-from farandole.comm.named.engine import Engine
 from farandole.comm.named.operations import (
     Allgather,
     Allreduce,
@@ -24,7 +23,7 @@ from farandole.comm.named.operations import (
     Reducescatter,
     shares,
 )
-from farandole.comm.named.pending import Handle, Operation
+from farandole.comm.named.pending import Operation
 from farandole.comm.named.process_sets import SetRuntime
 from farandole.comm.node.arithmetic import Op
 from farandole.errors import SettingsError
@@ -38,6 +37,7 @@ __all__ = [
     "Product",
     "Sum",
     "chosen_op",
+    "issue",
     "make_allgather",
     "make_allreduce",
     "make_alltoall",
@@ -56,9 +56,17 @@ Average, Sum, Adasum, Min, Max, Product = (Op(code) for code in (0, 1, 2, 3, 4, 
 Convert = Callable[[Any], Any]
 
 
+class Waits(Protocol):
+    """What carries a handle out."""
+
+    def poll(self, handle: Any) -> bool: ...
+
+    def wait(self, handle: Any) -> Any: ...
+
+
 class _Ticket(NamedTuple):
-    engine: Engine
-    handle: Handle
+    engine: Waits
+    handle: Any
     convert: Convert
 
 
@@ -73,10 +81,14 @@ def _same(value: Any) -> Any:
 
 def submit(runtime: SetRuntime, operation: Operation, convert: Convert = _same) -> int:
     """Start an operation in the background; its handle."""
-    handle = runtime.engine.submit(operation, background=True)
+    return issue(runtime.engine, runtime.engine.submit(operation, background=True), convert)
+
+
+def issue(engine: Waits, handle: Any, convert: Convert = _same) -> int:
+    """The number that `poll` and `synchronize` know a handle by."""
     with _lock:
         number = next(_numbers)
-        _tickets[number] = _Ticket(runtime.engine, handle, convert)
+        _tickets[number] = _Ticket(engine, handle, convert)
     return number
 
 

@@ -18,6 +18,7 @@ import ctypes
 import errno
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +30,10 @@ from farandole.comm.node.neighbours import death_of
 from farandole.comm.node.shared import SharedBlock, SharingUnavailable
 from farandole.errors import RankFailedError, SettingsError
 
-__all__ = ["WORDS", "Board", "DirectExchange", "Exchange", "WindowExchange", "close_memory", "open_exchange"]
+__all__ = [
+    "WORDS", "Board", "DirectExchange", "Exchange", "WindowExchange", "close_memory", "open_exchange", "read_memory", "readable",
+    "wanted_exchange", "write_memory",
+]  # fmt: skip
 
 POSTED, REDUCED, RELEASED, SOURCE, RESULT = range(5)
 WORDS = 5
@@ -153,14 +157,23 @@ def close_memory() -> None:
 
 
 
-def _read_memory(pid: int, address: int, into: AnyArray) -> None:
+def read_memory(pid: int, address: int, into: AnyArray) -> None:
     """Copy `into.nbytes` bytes of another process's memory."""
-    done, total = 0, into.nbytes
-    base = into.ctypes.data
+    _copy_memory(_libc.process_vm_readv, pid, address, into)
+
+
+def write_memory(pid: int, address: int, data: AnyArray) -> None:
+    """Copy an array into another process's memory."""
+    _copy_memory(_libc.process_vm_writev, pid, address, data)
+
+
+def _copy_memory(call: Callable[..., int], pid: int, address: int, array: AnyArray) -> None:
+    done, total = 0, array.nbytes
+    base = array.ctypes.data
     while done < total:
         local = _Vector(base + done, total - done)
         remote = _Vector(address + done, total - done)
-        count = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+        count = call(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
         if count <= 0:
             raise _unreadable(pid, ctypes.get_errno())
         done += count
@@ -172,6 +185,34 @@ def _unreadable(pid: int, number: int) -> Exception:
     return OSError(number, f"reading the memory of process {pid}: {os.strerror(number)}")
 
 
+def readable(node: Transport) -> list[int]:
+    """The process of every rank, when all may read each other's memory. Collective: every rank of the node calls it."""
+    _libc.process_vm_readv.restype = _libc.process_vm_writev.restype = ctypes.c_ssize_t
+    was_open = _open_to_neighbours
+    _open_memory()
+    token = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()
+    peers = node.allgather_object((os.getpid(), token.ctypes.data, token.tobytes()))
+    problem = next(filter(None, (_check(*peer) for peer in peers)), None)
+    problems = [p for p in node.allgather_object(problem) if p is not None]
+    if problems:
+        if not was_open:
+            close_memory()
+        raise SharingUnavailable(problems[0])
+    return [pid for pid, _, _ in peers]
+
+
+def _check(pid: int, address: int, token: bytes) -> str | None:
+    """Process numbers may mean another process in another container: compare a secret."""
+    if pid == os.getpid():
+        return None
+    found = np.zeros(16, np.uint8)
+    try:
+        read_memory(pid, address, found)
+    except (OSError, RankFailedError) as error:  # in another container, there may be no such process
+        return str(error)
+    return None if found.tobytes() == token else f"process {pid} is not the neighbour it should be"
+
+
 class DirectExchange:
     """Peers' memory is read where it lies; results stay in the arrays of their owners."""
 
@@ -179,31 +220,9 @@ class DirectExchange:
 
     def __init__(self, node: Transport, slots: int) -> None:
         self.board = Board(node, slots)
-        _libc.process_vm_readv.restype = ctypes.c_ssize_t
-        was_open = _open_to_neighbours
-        _open_memory()
-        token = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()
-        peers = node.allgather_object((os.getpid(), token.ctypes.data, token.tobytes()))
-        self._pids = [pid for pid, _, _ in peers]
+        self._pids = readable(node)
         self.others = np.array([0 if pid == os.getpid() else pid for pid in self._pids], np.int64)
         """Whose memory each rank's array is in, 0 for this one's."""
-        problem = next(filter(None, (self._check(*peer) for peer in peers)), None)
-        problems = [p for p in node.allgather_object(problem) if p is not None]
-        if problems:
-            if not was_open:
-                close_memory()
-            raise SharingUnavailable(problems[0])
-
-    def _check(self, pid: int, address: int, token: bytes) -> str | None:
-        """Process numbers may mean another process in another container: compare a secret."""
-        if pid == os.getpid():
-            return None
-        found = np.zeros(16, np.uint8)
-        try:
-            _read_memory(pid, address, found)
-        except (OSError, RankFailedError) as error:  # in another container, there may be no such process
-            return str(error)
-        return None if found.tobytes() == token else f"process {pid} is not the neighbour it should be"
 
     def post(self, slot: int, sequence: int, source: AnyArray, result: AnyArray) -> None:
         address = source.ctypes.data
@@ -214,14 +233,14 @@ class DirectExchange:
         return self.board.all(SOURCE, slot)
 
     def read_source(self, slot: int, rank: int, offset: int, scratch: AnyArray) -> AnyArray:
-        _read_memory(self._pids[rank], self.board.get(SOURCE, slot, rank) + offset, scratch)
+        read_memory(self._pids[rank], self.board.get(SOURCE, slot, rank) + offset, scratch)
         return scratch
 
     def why_unreadable(self, slot: int, rank: int) -> Exception:
         """The error to raise when a neighbour's memory could not be read: what a second attempt says."""
         pid = self._pids[rank]
         try:
-            _read_memory(pid, self.board.get(SOURCE, slot, rank), np.zeros(1, np.uint8))
+            read_memory(pid, self.board.get(SOURCE, slot, rank), np.zeros(1, np.uint8))
         except (OSError, RankFailedError) as error:
             return error
         return _unreadable(pid, errno.EFAULT)
@@ -230,7 +249,7 @@ class DirectExchange:
         self.board.mark(REDUCED, slot, sequence)
 
     def read_result(self, slot: int, rank: int, offset: int, into: AnyArray) -> None:
-        _read_memory(self._pids[rank], self.board.get(RESULT, slot, rank) + offset, into)
+        read_memory(self._pids[rank], self.board.get(RESULT, slot, rank) + offset, into)
 
 
 class WindowExchange:
@@ -268,14 +287,20 @@ class WindowExchange:
         into.view(np.uint8)[:] = self._results[rank, at : at + into.nbytes]
 
 
+def wanted_exchange() -> str:
+    """What FARANDOLE_NODE_EXCHANGE asks for: direct, window or none."""
+    wanted = os.environ.get("FARANDOLE_NODE_EXCHANGE", "direct")
+    if wanted not in ("direct", "window", "none"):
+        raise SettingsError(f"FARANDOLE_NODE_EXCHANGE={wanted!r}: use direct, window or none")
+    return wanted
+
+
 def open_exchange(node: Transport, slot_bytes: list[int]) -> tuple[Exchange | None, str]:
     """The best way the node's ranks have to read each other's arrays, and why not a better one.
 
     Collective: every rank of the node calls it. FARANDOLE_NODE_EXCHANGE=direct|window|none forces one.
     """
-    forced = os.environ.get("FARANDOLE_NODE_EXCHANGE", "direct")
-    if forced not in ("direct", "window", "none"):
-        raise SettingsError(f"FARANDOLE_NODE_EXCHANGE={forced!r}: use direct, window or none")
+    forced = wanted_exchange()
     if forced == "none":
         return None, "FARANDOLE_NODE_EXCHANGE=none"
     reason = ""

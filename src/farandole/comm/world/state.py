@@ -15,6 +15,7 @@ from typing import Any
 
 from farandole.comm.bytes import waiting
 from farandole.comm.bytes.transport import Transport
+from farandole.comm.channels.transfers import open_transfers
 from farandole.comm.gradients.plan import GradientPlan
 from farandole.comm.named.engine import Engine
 from farandole.comm.named.process_sets import ProcessSet, Remains, SetRuntime
@@ -57,6 +58,7 @@ class World:
         self.record: dict[str, Any] = {"allocator": tune_allocator()}
         waiting.set_spinning(self.local_size <= node_cores(node))
         neighbours = self._neighbours(node)
+        self.transfers = open_transfers(transport.duplicate(), node)
         node.free()
         self.lines = self._open_lines()
         self.watchdog = Watchdog(
@@ -93,7 +95,8 @@ class World:
         self.record["plans"] = [told for one, told in list(self.plans.items()) if not one.retired]
 
     def _pending_keys(self) -> list[str]:
-        return [key for runtime in self._runtimes() for key in runtime.engine.pending_keys()]
+        of_sets = [key for runtime in self._runtimes() for key in runtime.engine.pending_keys()]
+        return [*of_sets, *self.transfers.pending_keys()]
 
     def _done_keys(self) -> list[str]:
         return [key for runtime in self._runtimes() for key in list(runtime.steps_done.values())]
@@ -132,6 +135,7 @@ class World:
         def drive() -> None:
             if any_thread:
                 engine.advance()
+                self.transfers.advance()  # its letters stand in the way of the others
             elif threading.current_thread() is threading.main_thread():
                 self._drive_all()
 
@@ -152,6 +156,7 @@ class World:
         for runtime in self._runtimes():
             if not runtime.engine.advance():
                 return
+        self.transfers.advance()
 
     def ranks_of(self, process_set: ProcessSet) -> list[int]:
         """The ranks all ranks agree the set has. Collective over the world."""
@@ -163,11 +168,13 @@ class World:
         return ranks
 
     def close(self, reason: str) -> None:
+        self.transfers.finish()
         waiting.call_while_waiting(None)
         # Threads that outlive the interpreter can crash it.
         for plan in list(self.plans):
             plan.retire()
-        self.watchdog.stop(reason)
+        self.watchdog.stop(reason)  # its farewell tells what was pending
+        self.transfers.close(reason)
         for process_set in [*self.sets.values(), *self.alone]:
             if process_set.included():
                 process_set.runtime().close(reason)
@@ -176,6 +183,7 @@ class World:
         close_memory()
         if len(self.layout.nodes) > 1:
             self._receive_farewells()  # UCX complains of every message that nobody has received
+            self.transfers.drain()
 
     def _receive_farewells(self) -> bool:
         """Wait a little for the others' last messages; whether all have come."""
@@ -192,6 +200,7 @@ class World:
             for remains in self._remains:
                 remains.free()
             self.watchdog.free()
+            self.transfers.free()
             self.transport.free()
 
 

@@ -33,7 +33,8 @@ _PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "allreduce": ("", ("ALLREDUCE",)),
     "wait for gradients": ("", ("WAIT_FOR_GRADIENTS",)),
     "allgather": ("", ("ALLGATHER",)),
-    "other collectives": ("", ("REDUCESCATTER", "ALLTOALL", "BARRIER", "SENDRECV", "WAIT_FOR_COLLECTIVE")),
+    "send and receive": ("", ("SEND", "RECEIVE", "SENDRECV")),
+    "other collectives": ("", ("REDUCESCATTER", "ALLTOALL", "BARRIER", "WAIT_FOR_COLLECTIVE")),
 }
 _COMPONENTS = {name: (component, track) for component, (track, names) in _PARTS.items() for name in names}
 _IN_FIT = frozenset(component for component, (track, _) in _PARTS.items() if track == "training") | {"wait for gradients"}

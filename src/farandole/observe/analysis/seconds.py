@@ -17,7 +17,7 @@ from farandole.observe.analysis.spans import Span, Stretches, length, overlap, u
 __all__ = ["COLLECTIVES", "RankSeconds", "Kinds", "awaited", "is_beside", "is_of_gradients", "waits_of"]
 
 COLLECTIVES = frozenset(
-    ("ALLREDUCE", "BROADCAST", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BARRIER", "SENDRECV", "JOIN")
+    ("ALLREDUCE", "BROADCAST", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BARRIER", "SENDRECV", "SEND", "RECEIVE", "JOIN")
 )
 _WAITS = frozenset(("WAIT_FOR_GRADIENTS", "WAIT_FOR_COLLECTIVE"))
 _NEGOTIATES = "NEGOTIATE_"

@@ -1,0 +1,3 @@
+"""Messages from one rank to another, by name."""
+
+__all__: list[str] = []
