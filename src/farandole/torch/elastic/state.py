@@ -39,10 +39,13 @@ class TorchState(ObjectState):
             value.load_state_dict(self._bcast_object(value.state_dict(), 0, f"elastic.{name}"))
 
     def reset(self) -> None:
-        """Gradients of the step that failed are of no use."""
+        """Gradients of the step that failed are of no use, once no rank reads them any more."""
         for name in self._names:
             value = getattr(self, name)
             if isinstance(value, torch.optim.Optimizer):
+                reducer = getattr(value, "_farandole_reducer", None)
+                if reducer is not None and reducer.in_flight:
+                    reducer.synchronize_early()
                 value.zero_grad()
 
     def is_plain(self, value: Any) -> bool:

@@ -3,7 +3,7 @@
 Keras (3.15) keeps images with their channels last. Around every convolution and pooling on torch it copies them to channels first, and for
 convolutions back again; kernels are copied into torch's order in every step, and their gradients back. Batch normalisation is a dozen
 operations, each with a result that is kept for backward. Here images stay as they are, kernels lie in memory as torch reads them,
-and normalisation is torch's own. For ResNet-50 that is a third to a half of a step, and half of the memory (docs/experiments.md).
+and normalisation is torch's own. For ResNet-50 that is a third of a step (docs/experiments.md).
 
 Layers of these types alone, not of classes derived from them, and only with settings that torch has as well; whatever else, and
 whatever comes in another shape or type, goes Keras' way.
