@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from farandole.comm.gradients.buffers import BufferReducer, BufferSettings, Shape
-from farandole.comm.gradients.plan import aligned
+from farandole.comm.gradients.interface import aligned
 from farandole.errors import SettingsError
 
 __all__ = ["GraphReducer", "call_back", "check_not_compiled", "name_of"]
