@@ -8,7 +8,8 @@ SHAPES = [("large", (600, 1000)), ("bias", (7,)), ("middle", (40, 50))]
 
 
 def reducer_of(hvd, *, in_place, threads=1, dtype="float32"):
-    from farandole.comm.gradients.buffers import BufferReducer, BufferSettings, Shape
+    from farandole.comm.gradients.buffers import BufferReducer, BufferSettings
+    from farandole.comm.gradients.interface import Entry
     from farandole.comm.gradients.team import Team
     from farandole.comm.named.process_sets import global_process_set
     from farandole.comm.node.kernels import Reduction
@@ -16,8 +17,8 @@ def reducer_of(hvd, *, in_place, threads=1, dtype="float32"):
     settings = BufferSettings(
         how=Reduction("sum", 1.0, hvd.size()), wire=None, process_set=global_process_set, team=Team(threads=threads)
     )
-    shapes = [Shape(name, dtype, shape) for name, shape in SHAPES]
-    return BufferReducer("test", global_process_set.runtime().next_plan(), shapes, settings, in_place=in_place)
+    entries = [Entry(name, dtype, shape) for name, shape in SHAPES]
+    return BufferReducer("test", global_process_set.runtime().next_plan(), entries, settings, in_place=in_place)
 
 
 def step(hvd, reducer, *, number, in_place, dtype="float32"):

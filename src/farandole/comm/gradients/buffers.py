@@ -11,10 +11,8 @@ then raise, instead of waiting for it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -26,11 +24,11 @@ from farandole.comm.gradients.status import State
 from farandole.comm.gradients.team import Statistics, Team
 from farandole.comm.named.compression import travels_as
 from farandole.comm.named.process_sets import ProcessSet
-from farandole.comm.node.kernels import Reduction, bfloat16
+from farandole.comm.node.kernels import Reduction
 from farandole.comm.node.two_level import phase
 from farandole.errors import SettingsError
 
-__all__ = ["BufferReducer", "BufferSettings", "Shape"]
+__all__ = ["BufferReducer", "BufferSettings"]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,35 +45,22 @@ class BufferSettings:
     """Threads and statistics."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """One gradient, as the framework has it."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * _dtype(self.dtype).itemsize
-
-
 class BufferReducer:
     """Reduces one list of gradients, step after step. Collective to make: every rank of the set does."""
 
     def __init__(
-        self, label: str, name: str, shapes: Sequence[Shape], settings: BufferSettings, *, in_place: bool
+        self, label: str, name: str, entries: Sequence[Entry], settings: BufferSettings, *, in_place: bool
     ) -> None:
-        """`name`: the plan's, alike on all ranks. `in_place`: whether the framework's memory may be written to."""
+        """`entries`: gradients as the framework has them. `name`: the plan's, alike on all ranks. `in_place`: whether the framework's memory may be written to."""
         self.settings = settings
         self._in_place = in_place
-        self.shapes = list(shapes)
+        self.entries = list(entries)
         self.copied_bytes = 0
         """Bytes of gradients copied on this rank so far, by this package."""
         # By size, so that small ones share buckets.
-        self._order = sorted(range(len(shapes)), key=lambda i: self.shapes[i].nbytes)
+        self._order = sorted(range(len(entries)), key=lambda i: self.entries[i].nbytes)
         self._plan = self._open_plan(label, name)
-        self._copies = [False] * len(shapes)
+        self._copies = [False] * len(entries)
         self._own: dict[int, AnyArray] = {}
         transport = settings.process_set.runtime().transport
         self.changes_nothing = transport.size == 1 and settings.wire is None and not settings.how.scales
@@ -84,7 +69,7 @@ class BufferReducer:
     def _open_plan(self, label: str, name: str) -> GradientPlan:
         settings = self.settings
         _check_threads(settings.process_set.runtime().transport.size)
-        listed = [Entry(s.name, travels_as(settings.wire, s.dtype), s.shape) for s in self.shapes]
+        listed = [entry._replace(dtype=travels_as(settings.wire, entry.dtype)) for entry in self.entries]
         return open_plan(
             self,
             settings.process_set,
@@ -145,7 +130,7 @@ class BufferReducer:
 
     def _take(self, place: int, index: int, held: AnyArray, out: AnyArray | None) -> AnyArray:
         """A result as the framework wants it; `held` is where the plan has left it."""
-        shape = self.shapes[index]
+        entry = self.entries[index]
         if out is not None:
             if held.ctypes.data != out.ctypes.data:
                 with phase("MEMCPY_OUT_FUSION_BUFFER"):
@@ -153,11 +138,11 @@ class BufferReducer:
             return out
         # Whoever changes a result in the window pays for every page: copying it at once is cheaper.
         self._copies[index] = self._copies[index] or self._plan.changed(place)
-        if self._copies[index] or held.dtype != _dtype(shape.dtype):
-            target = aligned(held.size, _dtype(shape.dtype))
+        if self._copies[index] or held.dtype != entry.numpy_dtype:
+            target = aligned(held.size, entry.numpy_dtype)
             self._copy(target, held)
             held = target
-        return held.reshape(shape.shape)
+        return held.reshape(entry.shape)
 
     def _copy(self, target: AnyArray, source: AnyArray) -> None:
         with np.errstate(over="ignore"):  # an overflow is a result, which a loss scaler looks at
@@ -191,7 +176,3 @@ def _check_threads(size: int) -> None:
             f"MPI gives thread level {level}: TensorFlow and JAX call back from threads of their own, which needs "
             "serialized or multiple. Use another MPI library (`farandole doctor` shows which is used)."
         )
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    return bfloat16 if name == "bfloat16" else np.dtype(name)

@@ -75,10 +75,10 @@ def _alike(a: Entry, b: Entry) -> bool:
 
 def _bucket(entries: Sequence[Entry], indices: list[int]) -> Cut:
     count = sum(entries[i].elements for i in indices)
-    return Cut(tuple(indices), 0, count, entries[indices[0]].kind, packed=True)
+    return Cut(tuple(indices), 0, count, entries[indices[0]].numpy_dtype, packed=True)
 
 
 def _parts(index: int, entry: Entry, part_bytes: int, *, packed: bool) -> Iterator[Cut]:
     step = -(-entry.elements // -(-entry.nbytes // part_bytes))
     for start in range(0, entry.elements, step):
-        yield Cut((index,), start, min(start + step, entry.elements), entry.kind, packed)
+        yield Cut((index,), start, min(start + step, entry.elements), entry.numpy_dtype, packed)

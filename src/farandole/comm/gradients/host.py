@@ -116,8 +116,9 @@ class HostPlan:
     def end_step(self, state: State) -> None:
         self._state = state
         try:
+            if self.in_step:
+                self._rows.say(state)
             self._enter()
-            self._rows.say(state)
             if state is State.ENDED and self._rows.early and self._have_all_ended():
                 return
             for index, zeros in self._pieces.missing():

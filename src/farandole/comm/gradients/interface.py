@@ -46,13 +46,12 @@ class Entry(NamedTuple):
         return math.prod(self.shape)
 
     @property
-    def kind(self) -> np.dtype[Any]:
-        """NumPy's name for its type."""
+    def numpy_dtype(self) -> np.dtype[Any]:
         return bfloat16 if self.dtype == "bfloat16" else np.dtype(self.dtype)
 
     @property
     def nbytes(self) -> int:
-        return self.elements * self.kind.itemsize
+        return self.elements * self.numpy_dtype.itemsize
 
 
 @dataclass(kw_only=True, slots=True)
@@ -108,8 +107,8 @@ class GradientPlan(Protocol):
     def end_step(self, state: State) -> None:
         """Take part in a step with a state alone, and zeros for what this rank has not handed over. Collective.
 
-        Raises where other ranks do not end the step alike. Where all have ENDED, nothing else may move. DROPPED is for a rank that
-        has not handed over all gradients: neighbours see it with the last one.
+        Raises where other ranks do not end the step alike. ENDED is for a rank that has handed over nothing: where all have ended,
+        nothing need move. DROPPED is for one that has not handed over all gradients: neighbours see it with the last one.
         """
         ...
 

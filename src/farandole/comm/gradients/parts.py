@@ -60,7 +60,7 @@ class HostParts:
             return {}
         goes, neighbours = self.two_level.table.for_result, self.two_level.node.size
         direct = {one.entries[0]: entries[one.entries[0]] for one in self._cuts if not one.packed}
-        return {i: (e.nbytes, e.kind) for i, e in direct.items() if goes(e.nbytes, neighbours) == "window"}
+        return {i: (e.nbytes, e.numpy_dtype) for i, e in direct.items() if goes(e.nbytes, neighbours) == "window"}
 
     def _note_fallbacks(self, problem: str) -> None:
         for reason in filter(None, self.transport.allgather_object(problem)):

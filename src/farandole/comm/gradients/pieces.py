@@ -98,4 +98,4 @@ class Pieces:
                 buffer = self.buffers[index]
                 if buffer is not None:
                     buffer[:] = 0
-                yield index, np.zeros(entry.elements, entry.kind) if buffer is None else None
+                yield index, np.zeros(entry.elements, entry.numpy_dtype) if buffer is None else None
