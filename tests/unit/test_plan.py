@@ -118,8 +118,8 @@ def test_packed_gradients_have_memory_of_their_size_and_type(make):
 @pytest.mark.parametrize("staged", [False, True])
 def test_between_nodes_large_gradients_are_cut_smaller(make, staged):
     count = 3 * WIRE_BYTES // 4 + 1
-    assert make(entry(count), staged=staged).describe()["pieces"] == 1
-    plan = make(entry(count), staged=staged, nodes=2, how=Reduction("sum", 1.0, 2))
+    assert make(entry(count), elsewhere=staged).describe()["pieces"] == 1
+    plan = make(entry(count), elsewhere=staged, nodes=2, how=Reduction("sum", 1.0, 2))
     assert plan.describe()["pieces"] == 4
     gradient = np.arange(count, dtype=np.float32)
     if staged:

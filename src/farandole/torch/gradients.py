@@ -176,9 +176,8 @@ class GradientReducer:
             self._label,
             name,
             entries,
-            PlanSettings(how=settings.how, staged=elsewhere or settings.wire is not None, team=settings.team),
+            PlanSettings(how=settings.how, wire=settings.wire, elsewhere=elsewhere, team=settings.team),
             agreed=entries,
-            wire=settings.wire,
             more=f"ksteps={settings.ksteps}, {'device' if elsewhere else 'host'} tensors",
         )
 

@@ -78,13 +78,12 @@ class BufferReducer:
             [listed[i] for i in self._order],
             PlanSettings(
                 how=settings.how,
-                staged=settings.wire is not None,
+                wire=settings.wire,
                 team=settings.team,
                 in_place=self._in_place,
                 at_once=True,
             ),
             agreed=listed,
-            wire=settings.wire,
             more=f"times {settings.how.multiply:g}, results {'in place' if self._in_place else 'in other memory'}",
         )
 

@@ -60,8 +60,10 @@ class PlanSettings:
 
     how: Reduction
     """Combine, multiply, divide."""
-    staged: bool = False
-    """Whether even large gradients are packed, because they are elsewhere or of another type."""
+    wire: str | None = None
+    """What wider floats travel as: `float16`, `bfloat16`, or None."""
+    elsewhere: bool = False
+    """Whether gradients are in a device's memory."""
     team: Team
     """Threads and statistics."""
     bucket_bytes: int = BUCKET_BYTES
@@ -70,6 +72,11 @@ class PlanSettings:
     """Whether the results of large ones are left where the gradients were."""
     at_once: bool = False
     """Whether each rank hands all gradients over together, and has all of them."""
+
+    @property
+    def staged(self) -> bool:
+        """Whether even large gradients are copied before they travel."""
+        return self.elsewhere or self.wire is not None
 
 
 class GradientPlan(Protocol):

@@ -52,7 +52,6 @@ def open_plan(
     settings: PlanSettings,
     *,
     agreed: Sequence[Entry],
-    wire: str | None,
     more: str,
 ) -> GradientPlan:
     """A plan for `entries`, once the ranks have the same in `agreed` and in all settings. Collective.
@@ -61,7 +60,7 @@ def open_plan(
     """
     bucket_bytes = min(settings.bucket_bytes, current().fusion_bytes)
     op = "Sum" if settings.how.divide == 1 else "Average"
-    way = f"{label} with op={op}, compression={wire}, buckets of {bucket_bytes} bytes, {more}"
+    way = f"{label} with op={op}, compression={settings.wire}, buckets of {bucket_bytes} bytes, {more}"
     threads = threads_allowed(settings.team.threads, mpi.thread_level())
     allowed = replace(settings, bucket_bytes=bucket_bytes, team=replace(settings.team, threads=threads))
     with making(process_set, name, way, agreed):
@@ -71,7 +70,7 @@ def open_plan(
 
 
 def make_plan(runtime: SetRuntime, label: str, entries: Sequence[Entry], settings: PlanSettings) -> GradientPlan:
-    """The implementation that fits: the host's, wherever gradients are. Collective: every rank of the set makes it.
+    """The implementation that fits: the host's, which stages what is `elsewhere`. Collective: every rank of the set makes it.
 
     `entries` in the order in which backward makes them.
     """
