@@ -131,7 +131,7 @@ class HostPlan:
         """The step then ends here: no rank has posted anything."""
         start_ns = time.monotonic_ns()
         try:
-            wait_until(self._rows.known, self._subject())
+            wait_until(self._rows.entered, self._subject())
             if any(state != State.ENDED for state in self._rows.status().states):
                 return False
         except BaseException:

@@ -44,8 +44,12 @@ class Rows(Protocol):
         """There is nothing more to say in this step."""
         ...
 
+    def entered(self) -> bool:
+        """Whether every rank is in the step, so that it is known who has ended."""
+        ...
+
     def known(self) -> bool:
-        """Whether every rank is in the step; once all pieces are reduced, whether the rows are complete."""
+        """Whether all rows are here, once all pieces are reduced."""
         ...
 
     def late(self) -> list[int] | None:
@@ -102,13 +106,17 @@ class _SharedRows:
         self._mine[self._size + index] = kind
 
     def complete(self) -> None:
-        """Nothing to do: who has reduced the last piece has seen all that was written before it was posted."""
+        """Nothing to do: neighbours read it where it is."""
 
-    def known(self) -> bool:
+    def entered(self) -> bool:
         there = min(self._steps.tolist()) >= self._step
         if there:
             fence()
         return there
+
+    def known(self) -> bool:
+        """Who has reduced the last piece has seen all that was written before it was posted."""
+        return True
 
     def late(self) -> list[int] | None:
         return [number for number, step in enumerate(self._steps) if step < self._step] or None
@@ -153,6 +161,9 @@ class _SentRows:
 
     def _send(self) -> None:
         self._request = self._transport.allreduce_native(self._row[: self._sent], self._said[: self._sent], "max")
+
+    def entered(self) -> bool:
+        return self.known()
 
     def known(self) -> bool:
         assert self._request is not None, "every library has a maximum of bytes"
