@@ -316,7 +316,7 @@ class GradientReducer:
         for slot, kind in zip(planned, status.kinds):
             slot.copies = slot.copies or self._plan.changed(slot.place)
             if kind != Kind.SPARSE:
-                self._deliver(slot, exists=kind == Kind.DENSE)
+                self._deliver(slot, exists=bool(kind))
             else:
                 found.append(slot)
                 slot.sparse, slot.stand_in = True, None

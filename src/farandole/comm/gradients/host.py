@@ -92,7 +92,8 @@ class HostPlan:
             self.tell_joined()
 
     def ready(self, index: int, array: AnyArray | None, kind: Kind = Kind.DENSE) -> None:
-        self._enter()
+        if self._running is None or self.engine.joined:
+            self._enter()
         self._rows.note(index, kind)
         for place in self._pieces.fill(index, array):
             self._reducer.post(place)
@@ -147,7 +148,8 @@ class HostPlan:
             pass
         self._queue.wait(lambda: two_level.waiting_for_posts(self._step, self._key, count))
         two_level.released(self._step, self._key, count)
-        wait_until(self._rows.known, self._subject())
+        if not self._rows.known():
+            wait_until(self._rows.known, self._subject())
         self._parts.results.refresh()
 
     def _subject(self) -> Subject:

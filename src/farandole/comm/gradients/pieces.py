@@ -78,17 +78,17 @@ class Pieces:
             # Backward's next gradient can then take the memory of one that was reduced in place.
             piece.array = piece.buffer
 
-    def fill(self, index: int, array: AnyArray | None) -> list[int]:
+    def fill(self, index: int, array: AnyArray | None) -> Sequence[int]:
         """A gradient is complete; places of pieces that now are."""
-        complete = []
         self._filled[index] = True
-        for place in self._places[index]:
+        complete = self._places[index]
+        for place in complete:
             piece = self._list[place]
             if array is not None and piece.buffer is None:
                 piece.array = array[piece.cut.start : piece.cut.stop]
             piece.waiting -= 1
-            if piece.waiting == 0:
-                complete.append(place)
+            if piece.waiting:  # a bucket, which is all that this gradient is in
+                return ()
         return complete
 
     def missing(self) -> Iterator[tuple[int, AnyArray | None]]:

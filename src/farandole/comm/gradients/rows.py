@@ -122,7 +122,7 @@ class _SharedRows:
         return [number for number, step in enumerate(self._steps) if step < self._step] or None
 
     def status(self) -> Status:
-        said: list[int] = self._rows[self._step & 1].max(axis=0).tolist()
+        said: list[int] = np.maximum.reduce(self._rows[self._step & 1]).tolist()
         return Status(self._step, said[: self._size], said[self._size : self._width])
 
     def take_back(self) -> None:
@@ -135,8 +135,10 @@ class _SentRows:
     def __init__(self, transport: Transport, entries: int, at_once: bool) -> None:
         """`at_once`: rows are sent as a step begins, with states alone, because no gradient is ever absent."""
         self._transport = transport
+        self._rank, self._size = transport.rank, transport.size
         self._row = np.zeros(transport.size + entries, np.uint8)
         self._said = np.full_like(self._row, Kind.DENSE)
+        self._mine: memoryview = self._row.data
         self._sent = transport.size if at_once else self._row.size
         self._request: Request | None = None
         self._step = 0
@@ -145,15 +147,15 @@ class _SentRows:
 
     def enter(self, step: int, state: State) -> None:
         self._step = step
-        self._row[self._transport.rank] = state
+        self._mine[self._rank] = state
         if self.early:
             self._send()
 
     def say(self, state: State) -> None:
-        self._row[self._transport.rank] = state
+        self._mine[self._rank] = state
 
     def note(self, index: int, kind: Kind) -> None:
-        self._row[self._transport.size + index] = kind
+        self._mine[self._size + index] = kind
 
     def complete(self) -> None:
         if not self.early:
@@ -173,8 +175,8 @@ class _SentRows:
         return None
 
     def status(self) -> Status:
-        said, size = self._said.tolist(), self._transport.size
-        return Status(self._step, said[:size], said[size:])
+        said: list[int] = self._said.tolist()
+        return Status(self._step, said[: self._size], said[self._size :])
 
     def take_back(self) -> None:
         """There are no more steps after one that failed between nodes."""

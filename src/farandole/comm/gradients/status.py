@@ -56,6 +56,8 @@ def check_alike(status: Status, number: int, members: Sequence[int]) -> None:
 
     `number`: this rank's, within the set; `members`: world ranks of the set.
     """
+    if not any(status.states):
+        return
     mine = status.states[number]
     states = {member: state for member, state in zip(members, status.states) if state != State.JOINED}
     if mine == State.JOINED or len({*states.values()}) == 1:
