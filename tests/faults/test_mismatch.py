@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from farandole.comm.gradients.plan import Entry, GradientPlan
+from farandole.comm.gradients.interface import Entry, PlanSettings
+from farandole.comm.gradients.opening import make_plan
 from farandole.comm.gradients.team import Team
 from farandole.comm.node.arithmetic import Reduction
 from farandole.comm.world.reports import DEADLOCK_S
@@ -189,7 +190,7 @@ def test_a_training_step_against_an_allreduce(hvd, threads):
 @rank_test(n=2, env={"FARANDOLE_NODE_EXCHANGE": "none"})  # so that neighbours send messages, as nodes do
 def test_after_a_step_that_failed_between_nodes_there_are_no_more(fd):
     entry, how, team = Entry("w", "float32", (3,)), Reduction("sum"), Team(threads=0)
-    plan = GradientPlan(fd.global_process_set.runtime(), "SGD.1", [entry], how=how, staged=False, team=team)
+    plan = make_plan(fd.global_process_set.runtime(), "SGD.1", [entry], PlanSettings(how=how, team=team))
 
     def step():
         plan.buffer(0)[:] = 1.0

@@ -42,7 +42,8 @@ fail_here("after init")
 # Gradients through the engine alone: a rank that imports no framework starts in a fifth of the time.
 PLAIN = PRELUDE + """
 from farandole.comm.node.arithmetic import Reduction
-from farandole.comm.gradients.plan import Entry, GradientPlan
+from farandole.comm.gradients.interface import Entry, PlanSettings
+from farandole.comm.gradients.opening import make_plan
 from farandole.comm.named.process_sets import global_process_set
 from farandole.comm.gradients.team import Team
 
@@ -50,7 +51,7 @@ from farandole.comm.gradients.team import Team
 gradients = [np.ones(500, np.int32), np.ones(500 * 1300, np.int32)]
 entries = [Entry(str(index), "int32", array.shape) for index, array in enumerate(gradients)]
 how = Reduction("sum")
-plan = GradientPlan(global_process_set.runtime(), "soak", entries, how=how, staged=False, team=Team())
+plan = make_plan(global_process_set.runtime(), "soak", entries, PlanSettings(how=how, team=Team()))
 for step in range(400):
     if step == 2:
         fail_here("in a step")

@@ -458,7 +458,7 @@ def without(hvd, what):
         stack.enter_context(patch.dict(os.environ, variables))
         if what == "room for results":
             no_room = SharingUnavailable("no room")
-            stack.enter_context(patch("farandole.comm.gradients.plan.ResultWindow", side_effect=no_room))
+            stack.enter_context(patch("farandole.comm.gradients.results.ResultWindow", side_effect=no_room))
         yield expected
 
 
@@ -485,8 +485,9 @@ def test_the_same_without(hvd, what):
 
 
 def test_the_limits_these_sizes_stand_for():
-    from farandole.comm.gradients.plan import BUCKET_BYTES, PIECE_BYTES
-    from farandole.comm.gradients.plan import DIRECT_BYTES as direct
+    from farandole.comm.gradients.cutting import DIRECT_BYTES as direct
+    from farandole.comm.gradients.cutting import PIECE_BYTES
+    from farandole.comm.gradients.interface import BUCKET_BYTES
 
     limits = [PACKED_BYTES, direct, DIRECT_BYTES, BUCKET_BYTES, PIECE_BYTES, SPLIT_BYTES]
     assert all(a < b for a, b in pairwise(limits))

@@ -79,6 +79,12 @@ def test_mismatches_among_the_others_are_still_told(fd):
 # Gradients
 
 
+def newest_plan():
+    from farandole.comm.world import current
+
+    return [*current().plans][-1]
+
+
 @contextlib.contextmanager
 def no_plans():
     """As if every optimizer of this rank had been dropped."""
@@ -172,10 +178,10 @@ def test_optimizers_of_other_sets_are_none_of_the_world_s(hvd):
     alone = hvd.add_process_set([0])
     every, own = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
     of_all = hvd.DistributedOptimizer(torch.optim.SGD([every], lr=1.0), op=hvd.Sum)
-    plans = [of_all._farandole_reducer._plan]
+    plans = [newest_plan()]
     if alone.included():
         of_one = hvd.DistributedOptimizer(torch.optim.SGD([own], lr=1.0), process_set=alone)
-        plans.append(of_one._farandole_reducer._plan)
+        plans.append(newest_plan())
         plans[1].label = plans[0].label  # as if each were the first of its set
         own.sum().backward()
         of_one.step()
@@ -195,7 +201,7 @@ def test_a_rank_that_has_dropped_its_optimizer_cannot_stand_in(hvd):
     weight = torch.nn.Parameter(torch.zeros(3))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=hvd.Sum)
     if hvd.rank() == 0:
-        kept = optimizer._farandole_reducer._plan.step_with_zeros
+        kept = newest_plan().step_with_zeros
         with no_plans():
             with pytest.raises(ValueError, match=r"step 1 of SGD.*optimizer this rank has dropped.*Keep optimizers"):
                 hvd.join()
@@ -234,27 +240,27 @@ def test_sparse_gradients_wait_until_all_have_joined(hvd, known):
 @rank_test(n=3, door="torch")
 def test_a_step_that_one_rank_alone_has_announced_is_over_when_it_ends(hvd):
     import time
+    from unittest.mock import patch
 
     import torch
 
+    from farandole.comm.node.two_level import TwoLevel
+
     weight = torch.nn.Parameter(torch.zeros(3))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=hvd.Sum)
-    plan = optimizer._farandole_reducer._plan
-    released = plan._two_level.released
+    engine, released = hvd.global_process_set.runtime().engine, TwoLevel.released
 
     def hear_of_a_join_first(*arguments):
-        while not plan.engine.joined:
-            plan.engine.advance()
+        while not engine.joined:
+            engine.advance()
             time.sleep(0.001)
         released(*arguments)
 
-    if hvd.rank() == 0:
-        plan._two_level.released = hear_of_a_join_first
     weight.sum().backward()
-    optimizer.step()
+    with patch.object(TwoLevel, "released", hear_of_a_join_first if hvd.rank() == 0 else released):
+        optimizer.step()
     assert weight.tolist() == [-3.0] * 3
     if hvd.rank() == 2:
         time.sleep(0.5)
-    assert [key for key in plan.engine.pending_keys() if "gradients" in key] == []
-    plan._two_level.released = released
+    assert [key for key in engine.pending_keys() if "gradients" in key] == []
     hvd.join()

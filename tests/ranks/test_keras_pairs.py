@@ -94,12 +94,25 @@ def torch_critic_and_generator(hvd, critic_steps, rounds, **options):
     return weights(critic) + weights(generator), overlapped
 
 
+# As within a node, and as between nodes.
+both_ways = pytest.mark.parametrize("exchange", ["direct", "none"])
+
+
+def using(exchange):
+    import os
+    from unittest.mock import patch
+
+    return patch.dict(os.environ, {"FARANDOLE_NODE_EXCHANGE": exchange})
+
+
 @on_two(["torch"])
-def test_gradients_made_on_the_way_to_others_are_dropped(hvd):
+@both_ways
+def test_gradients_made_on_the_way_to_others_are_dropped(hvd, exchange):
     import numpy as np
 
-    expected, _ = torch_critic_and_generator(hvd, 3, 3, team=hvd.Team(threads=0))
-    found, overlapped = torch_critic_and_generator(hvd, 3, 3)
+    with using(exchange):
+        expected, _ = torch_critic_and_generator(hvd, 3, 3, team=hvd.Team(threads=0))
+        found, overlapped = torch_critic_and_generator(hvd, 3, 3)
     assert overlapped == [1, 0, 0]
     assert hvd.check_buffers_match(found) == 0
     assert all(np.array_equal(a, b) for a, b in zip(expected, found))
@@ -114,6 +127,22 @@ def test_a_backward_pass_that_only_one_rank_makes_is_an_error_on_all(hvd):
         model(data(8)[0]).sum().backward()
     with pytest.raises(RuntimeError, match=r"rank 0 has called backward\(\) without a step .* other ranks have not"):
         model.train_on_batch(*data(8))
+
+
+@on_two(["torch"])
+@both_ways
+def test_a_rank_that_ends_while_another_drops_a_step_is_named_on_both(hvd, exchange):
+    model = compiled(hvd, model_of())
+    with using(exchange):
+        model.fit(*data(24, hvd.rank()), batch_size=8, verbose=0)
+    if hvd.rank() == 0:
+        model.train_on_batch(*data(8))
+        model(data(8)[0]).sum().backward()
+        with pytest.raises(RuntimeError, match="rank 1 has ended its training, this rank is in step 6"):
+            model.train_on_batch(*data(8))
+    else:
+        with pytest.raises(RuntimeError, match="this rank has ended its training after 5 steps, rank 0 has not"):
+            model.fit(*data(8), batch_size=8, verbose=0)
 
 
 @on_two(["torch"])

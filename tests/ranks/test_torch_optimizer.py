@@ -289,9 +289,11 @@ def test_clipping_before_synchronize_is_an_error(hvd, size):
 
 @rank_test(n=2, door="torch")
 def test_a_step_that_failed_leaves_nothing_behind(hvd):
+    from farandole.comm.world import current
+
     parameters = weights(SMALL, LARGE)
     optimizer = sgd(hvd, parameters)
-    plan = optimizer._farandole_reducer._plan
+    plan = [*current().plans][-1]
     finish, plan.finish = plan.finish, failing_after(plan.finish)
     with pytest.raises(RuntimeError, match="as if a rank had failed"):
         optimizer.step() if hvd.rank() == 0 else step_with(hvd, optimizer, parameters)

@@ -95,8 +95,8 @@ def test_ranks_on_several_nodes_reduce_and_train_as_one_process(
     collective, nbytes, messages = results[0]["plan"]
     between = algorithm.rpartition("=")[2]
     assert collective == (between if len(set(nodes.split(","))) == len(places) else f"two-level: sliced direct, {between}")
-    counts = 4 * len(("weight", "bias") * 2)  # on how many ranks each gradient exists
-    assert nbytes == 4 * (700 * 500 + 500 + 500 * 10 + 10) + counts and messages == 3, "the large gradient, a bucket, the counts"
+    row = len(places) + len(("weight", "bias") * 2)  # the ranks' states, and which gradients exist
+    assert nbytes == 4 * (700 * 500 + 500 + 500 * 10 + 10) + row and messages == 3, "the large gradient, a bucket, the row"
     assert all(r["plan"] == results[0]["plan"] for r in results)
     # Gradients of parts of the batch are averaged instead of one of the whole: float32 rounding, 4 steps.
     assert all(r["apart"] < 1e-6 for r in results)

@@ -341,14 +341,15 @@ import sys
 import numpy as np
 import farandole as fd
 from farandole.comm.node.arithmetic import Reduction
-from farandole.comm.gradients.plan import Entry, GradientPlan
+from farandole.comm.gradients.interface import Entry, PlanSettings
+from farandole.comm.gradients.opening import make_plan
 from farandole.comm.named.process_sets import global_process_set
 from farandole.comm.gradients.team import Team
 
 fd.init()
 
 def imported_for(dtype):
-    plan = GradientPlan(global_process_set.runtime(), dtype, [Entry("0", dtype, (1 << 20,))], how=Reduction("sum"), staged=False, team=Team())
+    plan = make_plan(global_process_set.runtime(), dtype, [Entry("0", dtype, (1 << 20,))], PlanSettings(how=Reduction("sum"), team=Team()))
     plan.ready(0, np.full(1 << 20, fd.rank() + 1, dtype))
     plan.finish()
     assert (plan.result(0) == 3).all()

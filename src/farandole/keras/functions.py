@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from farandole.comm.gradients.agreement import agree_on_gradients
-from farandole.comm.gradients.plan import Entry
+from farandole.comm.gradients.interface import Entry
 from farandole.comm.named import collectives
 from farandole.comm.named.compression import Compression, Compressor
 from farandole.comm.named.process_sets import ProcessSet, global_process_set

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from farandole.comm.gradients.buffers import BufferReducer, BufferSettings, Shape
+from farandole.comm.gradients.buffers import BufferReducer, BufferSettings
+from farandole.comm.gradients.interface import Entry
 from farandole.errors import SettingsError
 
 try:
@@ -50,8 +51,8 @@ class StepReducer:
         if self._opened is None:
             # JAX makes float64 variables float32 where it is not told otherwise (JAX_ENABLE_X64).
             types = [jax.dtypes.canonicalize_dtype(v.dtype).name for v in self._variables]
-            shapes = [Shape(v.path, dtype, tuple(v.shape)) for v, dtype in zip(self._variables, types)]
-            self._opened = BufferReducer(self._label, self._name, shapes, self._settings, in_place=in_place)
+            entries = [Entry(v.path, dtype, tuple(v.shape)) for v, dtype in zip(self._variables, types)]
+            self._opened = BufferReducer(self._label, self._name, entries, self._settings, in_place=in_place)
         return self._opened
 
     @property
@@ -69,7 +70,7 @@ class StepReducer:
         """The gradients of all ranks, as a part of the compiled step. Collective when it runs."""
         buffers = self._open(in_place=True)
         # As optimizers do: a step of the user's own may hand over gradients of another type than the variable's.
-        grads = [jax.numpy.asarray(g, shape.dtype) for g, shape in zip(grads, buffers.shapes)]
+        grads = [jax.numpy.asarray(g, entry.dtype) for g, entry in zip(grads, buffers.entries)]
         if buffers.changes_nothing:
             return grads
         call = buffer_callback(

@@ -5,15 +5,12 @@ shown that a training step does just that (one backward pass, the gradients as i
 before the optimizer is called; from then on every gradient is, as soon as it is complete.
 
 A backward pass that no step follows (a GAN's generator makes gradients of its critic, too) hands over gradients that
-nobody wants. The next pass notices: all ranks reduce what was handed over, drop it, and reduce nothing early any more.
-
-Two words for each rank travel with every step, zero in a usual one: the rank has ended its training; the rank drops
-this step's gradients. Where ranks do not say the same, all raise.
+nobody wants. The next pass notices: all ranks reduce what was handed over, drop it, and reduce nothing early any more. Where some
+drop a step's gradients and others do not, all raise: the last gradient is not handed over before the step, so that all know by then.
 """
 
 from __future__ import annotations
 
-import enum
 import os
 import weakref
 from collections import Counter
@@ -22,8 +19,9 @@ from typing import Any
 
 import torch
 
-from farandole.comm.gradients.buffers import BufferSettings, check_ended, raise_still_training
-from farandole.errors import MismatchError, SettingsError
+from farandole.comm.gradients.buffers import BufferSettings
+from farandole.comm.gradients.status import State
+from farandole.errors import SettingsError
 from farandole.launch.environment import given_threads
 from farandole.torch import kernels
 from farandole.torch.gradients import GradientReducer, ReducerSettings
@@ -34,13 +32,6 @@ KEEPS_ABSENT = True
 """A variable without a gradient is reduced as well: another rank may have one."""
 
 _STEPS_TO_TRUST = 2
-
-
-class _Word(enum.IntEnum):
-    """What a rank can say with a step."""
-
-    ENDED = 0
-    DROPPED = 1
 
 
 class _Watched(GradientReducer):
@@ -70,7 +61,8 @@ class _Watched(GradientReducer):
         self._seen[index] += 1
         if self.early:
             self._early_ones[index] = self._slots[index].parameter.grad
-            super().produced(index)
+            if index + 1 < len(self._slots):
+                super().produced(index)
 
     def _check_replaced(self) -> None:
         """What was handed over must not be part of the gradients that are being made: others change it."""
@@ -82,19 +74,14 @@ class _Watched(GradientReducer):
                     "For a step with several backward passes, pass DistributedOptimizer(..., team=Team(threads=0))."
                 )
 
-    def drop_handed(self) -> None:
-        """Let the step go by in which gradients were handed over, and leave those there are now. Collective."""
-        for slot in self._slots[:-1]:
-            if not slot.handed:
-                self._hand_over_nothing(slot, 0)
-        self._hand_over(self._slots[-1])  # the words
+    def end_step(self, state: State) -> None:
+        """Let a step go by, in which gradients may have been handed over, and leave those there are now. Collective."""
         try:
-            self._plan.finish()
+            self._plan.end_step(state)
         finally:
             self._in_flight = False
             for slot in self._slots:
-                slot.passes, slot.handed, slot.stand_in = 0, False, None
-        self._deliver(self._slots[-1], 1)
+                slot.passes, slot.handed = 0, False
         self.one_pass()
 
     def one_pass(self) -> bool:
@@ -113,16 +100,10 @@ class BackwardReducer:
 
     def __init__(self, label: str, name: str, variables: Sequence[Any], settings: BufferSettings) -> None:
         self._parameters = [v.value for v in variables]
-        self._process_set = settings.process_set
-        transport = settings.process_set.runtime().transport
-        self._rank = transport.rank
-        self._mine = torch.zeros(len(_Word), transport.size)
-        self._words = torch.nn.Parameter(torch.zeros_like(self._mine), requires_grad=False)
         kernels.install()
         self._reducer = _Watched(
             label,
-            # The words come first, so that they are the last to be handed over: pieces are reduced in that order.
-            [("(what ranks say)", self._words), *((v.path, p) for v, p in zip(variables, self._parameters))],
+            [(v.path, p) for v, p in zip(variables, self._parameters)],
             ReducerSettings(
                 how=settings.how,
                 wire=settings.wire,
@@ -149,11 +130,7 @@ class BackwardReducer:
             )
         for gradient, parameter in zip(grads, self._parameters):
             parameter.grad = gradient
-        self._say(None)
         self._reducer.synchronize()
-        self._check_dropped(False)
-        if ended := self._who_said(_Word.ENDED):
-            raise_still_training(ended, self._process_set, self._reducer.statistics().steps)
         self._watch(as_left)
         return [parameter.grad for parameter in self._parameters]
 
@@ -166,47 +143,14 @@ class BackwardReducer:
     def _drop(self) -> None:
         """Gradients were handed over that no step has followed: forget them, and reduce none early again. Collective."""
         self._may_overlap = self._reducer.early = False
-        self._say(_Word.DROPPED)
-        self._reducer.drop_handed()
-        self._check_dropped(True)
-
-    def _say(self, word: _Word | None) -> None:
-        """Give this rank's word to the next step."""
-        mine = self._mine.numpy()
-        mine[:] = 0
-        if word is not None:
-            mine[word, self._rank] = 1
-        self._words.grad = self._mine
-
-    def _who_said(self, word: _Word) -> list[int]:
-        """Numbers, within the set, of ranks that gave this word to the last step."""
-        assert self._words.grad is not None
-        found: list[int] = self._words.grad.numpy()[word].nonzero()[0].tolist()
-        return found
-
-    def _check_dropped(self, dropped: bool) -> None:
-        """Raise where some ranks drop the gradients of a step and others do not."""
-        numbers = self._who_said(_Word.DROPPED)
-        members = self._process_set.runtime().members
-        if len(numbers) != (len(members) if dropped else 0):
-            listed = ", ".join(str(members[number]) for number in numbers)
-            raise MismatchError(
-                f"rank {listed} has called backward() without a step of the optimizer after it, other ranks have not. Do "
-                "it on all ranks, or pass DistributedOptimizer(..., team=Team(threads=0))."
-            )
+        self._reducer.end_step(State.DROPPED)
 
     @torch.compiler.disable
     def end(self) -> None:
         """This rank has ended its training: raise where others have not. Collective."""
         if self._reducer.in_flight:
             self._drop()
-        for parameter in self._parameters:
-            parameter.grad = None
-        steps = self._reducer.statistics().steps
-        self._say(_Word.ENDED)
-        self._reducer.synchronize()
-        self._check_dropped(False)
-        check_ended(self._who_said(_Word.ENDED), self._process_set, steps)
+        self._reducer.end_step(State.ENDED)
         for parameter in self._parameters:
             parameter.grad = None
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from farandole.comm.gradients.agreement import agree_on_gradients
-from farandole.comm.gradients.plan import Entry
+from farandole.comm.gradients.interface import Entry
 from farandole.comm.named import collectives
 from farandole.comm.named.process_sets import ProcessSet, global_process_set
 from farandole.tensorflow.gradients import call_back, name_of

@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from farandole.comm.gradients.buffers import BufferReducer, BufferSettings, Shape
-from farandole.comm.gradients.plan import aligned
+from farandole.comm.gradients.buffers import BufferReducer, BufferSettings
+from farandole.comm.gradients.interface import Entry, aligned
 from farandole.errors import SettingsError
 
 __all__ = ["GraphReducer", "call_back", "check_not_compiled", "name_of"]
@@ -51,10 +51,10 @@ def _check_shapes(variables: Sequence[Any]) -> None:
             )
 
 
-def _dense(gradient: Any, shape: Shape) -> Any:
+def _dense(gradient: Any, shape: tuple[int, ...]) -> Any:
     """The gradient as a tensor; the rows of an embedding do not always say of how many they are."""
     if isinstance(gradient, tf.IndexedSlices):
-        gradient = tf.IndexedSlices(gradient.values, gradient.indices, tf.constant(shape.shape))
+        gradient = tf.IndexedSlices(gradient.values, gradient.indices, tf.constant(shape))
     return tf.convert_to_tensor(gradient)
 
 
@@ -71,18 +71,18 @@ class GraphReducer:
         check_not_compiled()
         self._kept = kept
         _check_shapes(variables)
-        shapes = [Shape(name_of(v), tf.as_dtype(v.dtype).name, tuple(v.shape)) for v in variables]
-        self._buffers = BufferReducer(label, name, shapes, settings, in_place=False)
+        entries = [Entry(name_of(v), tf.as_dtype(v.dtype).name, tuple(v.shape)) for v in variables]
+        self._buffers = BufferReducer(label, name, entries, settings, in_place=False)
 
     def reduce(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, as a part of the graph. Collective when it runs."""
         # As optimizers do: a step of the user's own may hand over gradients of another type than the variable's.
-        dense = [tf.cast(_dense(g, shape), shape.dtype) for g, shape in zip(grads, self._buffers.shapes)]
+        dense = [tf.cast(_dense(g, entry.shape), entry.dtype) for g, entry in zip(grads, self._buffers.entries)]
         if self._buffers.changes_nothing:
             return dense
         reduced = call_back(self._run, dense, [gradient.dtype for gradient in dense])
-        for result, shape in zip(reduced, self._buffers.shapes):
-            result.set_shape(shape.shape)
+        for result, entry in zip(reduced, self._buffers.entries):
+            result.set_shape(entry.shape)
         return reduced
 
     def _run(self, *grads: Any) -> list[Any]:

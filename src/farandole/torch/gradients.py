@@ -8,8 +8,8 @@ buckets. A gradient that no rank has made stays None, as in a run on one rank.
 With `ksteps`, gradients may be applied one step late: they are handed over after the step, and reduced while the next
 batch is computed.
 
-A sparse gradient is no business of the plan. In the first step in which a rank has one, it counts as absent with
-a mark; all ranks see the mark, take the parameter out of the plan, and from then on gather its rows by name.
+A sparse gradient is no business of the plan. In the first step in which a rank has one, all ranks see it in the step's
+status, take the parameter out of the plan, and from then on gather its rows by name.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 
+from farandole.comm.gradients.interface import Entry, GradientPlan, PlanSettings
 from farandole.comm.gradients.opening import open_plan
-from farandole.comm.gradients.plan import SPARSE, Entry, GradientPlan
+from farandole.comm.gradients.status import Kind
 from farandole.comm.gradients.team import Team
 from farandole.comm.named.compression import travels_as
 from farandole.comm.named.process_sets import ProcessSet
@@ -175,11 +176,8 @@ class GradientReducer:
             self._label,
             name,
             entries,
+            PlanSettings(how=settings.how, wire=settings.wire, elsewhere=elsewhere, team=settings.team),
             agreed=entries,
-            how=settings.how,
-            wire=settings.wire,
-            staged=elsewhere or settings.wire is not None,
-            team=settings.team,
             more=f"ksteps={settings.ksteps}, {'device' if elsewhere else 'host'} tensors",
         )
 
@@ -229,7 +227,7 @@ class GradientReducer:
             return
         if grad.is_sparse and not self.settings.sparse_as_dense:
             slot.handed = self._in_flight = True
-            self._hand_over_nothing(slot, SPARSE)
+            self._hand_over_nothing(slot, Kind.SPARSE)
             return
         if grad.is_sparse:
             grad = p.grad = grad.to_dense()
@@ -305,7 +303,7 @@ class GradientReducer:
         planned = [slot for slot in self._slots if not slot.sparse]
         changed = [s.name for s in planned if s.stand_in is None and _version(s.parameter) != s.version]
         try:
-            counts = self._plan.finish()
+            status = self._plan.finish()
         except BaseException:
             for slot in self._slots:
                 slot.gathered = slot.stand_in = None
@@ -315,10 +313,10 @@ class GradientReducer:
             for slot in self._slots:
                 slot.passes, slot.handed = 0, False
         found = []
-        for slot, count in zip(planned, counts.tolist()):
-            slot.copies = slot.copies or self._plan.result_was_changed(slot.place)
-            if count < SPARSE:
-                self._deliver(slot, count)
+        for slot, kind in zip(planned, status.kinds):
+            slot.copies = slot.copies or self._plan.changed(slot.place)
+            if kind != Kind.SPARSE:
+                self._deliver(slot, exists=bool(kind))
             else:
                 found.append(slot)
                 slot.sparse, slot.stand_in = True, None
@@ -395,7 +393,7 @@ class GradientReducer:
         try:
             return slot.gathered()
         except MismatchError as error:
-            if not self._plan.engine.joined:
+            if not self.settings.process_set.runtime().engine.joined:
                 raise
             raise MismatchError(
                 f"the gradient of {slot.name} is sparse: {error} Or pass sparse_as_dense=True to DistributedOptimizer."
@@ -416,22 +414,22 @@ class GradientReducer:
         elif slot.parameter.grad is not None:
             self._hand_over(slot)
         else:
-            self._hand_over_nothing(slot, 0)
+            self._hand_over_nothing(slot, Kind.ABSENT)
 
-    def _hand_over_nothing(self, slot: _Slot, mark: int) -> None:
+    def _hand_over_nothing(self, slot: _Slot, kind: Kind) -> None:
         """Zeros in the place of a gradient that this rank does not have, or not for the plan."""
         if slot.view is not None:
             slot.view.zero_()
             slot.stand_in = slot.view
-            self._plan.ready(slot.place, None, present=mark)
+            self._plan.ready(slot.place, None, kind)
         else:
             slot.stand_in = slot.empty().zero_()
-            self._plan.ready(slot.place, _flat(slot.stand_in), present=mark)
+            self._plan.ready(slot.place, _flat(slot.stand_in), kind)
 
-    def _deliver(self, slot: _Slot, count: int) -> None:
+    def _deliver(self, slot: _Slot, *, exists: bool) -> None:
         p, absent = slot.parameter, slot.stand_in
         slot.stand_in = None
-        if count == 0:
+        if not exists:
             return
         if slot.result is not None and not slot.copies:
             p.grad = slot.result

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from farandole.comm.bytes.waiting import Subject, wait_until
-from farandole.comm.gradients.plan import Entry
+from farandole.comm.gradients.interface import Entry
 from farandole.comm.named.collectives import allgather_object
 from farandole.comm.named.process_sets import ProcessSet
 from farandole.errors import PlanMismatchError

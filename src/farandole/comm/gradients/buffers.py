@@ -5,34 +5,30 @@
     return   the results: in the framework's memory where it lets us write (`in_place`), otherwise in ours,
              the large ones in the node's window
 
-A word for each rank travels along, zero in every step. A rank that has ended its training takes part once more,
-with its word set: ranks that are still training then raise, instead of waiting for it. The words are in the plan's first
-piece, which is all that ranks reduce that end together; where some train on, the others send zeros for the rest.
+A rank that has ended its training takes part once more, with nothing but that state (status.py): ranks that are still training
+then raise, instead of waiting for it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
 
 import numpy as np
 
 from farandole.comm.bytes import mpi
 from farandole.comm.bytes.transport import AnyArray
+from farandole.comm.gradients.interface import Entry, GradientPlan, PlanSettings, aligned
 from farandole.comm.gradients.opening import open_plan
-from farandole.comm.gradients.plan import Entry, GradientPlan, aligned
+from farandole.comm.gradients.status import State
 from farandole.comm.gradients.team import Statistics, Team
 from farandole.comm.named.compression import travels_as
 from farandole.comm.named.process_sets import ProcessSet
-from farandole.comm.node.arithmetic import Reduction, bfloat16
+from farandole.comm.node.arithmetic import Reduction
 from farandole.comm.node.spans import phase
-from farandole.errors import MismatchError, SettingsError
+from farandole.errors import SettingsError
 
-__all__ = ["BufferReducer", "BufferSettings", "Shape", "check_ended", "raise_still_training"]
-
-_ENDED = "(ranks that have ended)"
+__all__ = ["BufferReducer", "BufferSettings"]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,58 +45,45 @@ class BufferSettings:
     """Threads and statistics."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """One gradient, as the framework has it."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * _dtype(self.dtype).itemsize
-
-
 class BufferReducer:
     """Reduces one list of gradients, step after step. Collective to make: every rank of the set does."""
 
     def __init__(
-        self, label: str, name: str, shapes: Sequence[Shape], settings: BufferSettings, *, in_place: bool
+        self, label: str, name: str, entries: Sequence[Entry], settings: BufferSettings, *, in_place: bool
     ) -> None:
-        """`name`: the plan's, alike on all ranks. `in_place`: whether the framework's memory may be written to."""
+        """`entries`: gradients as the framework has them. `name`: the plan's, alike on all ranks. `in_place`: whether the framework's memory may be written to."""
         self.settings = settings
         self._in_place = in_place
-        self.shapes = list(shapes)
+        self.entries = list(entries)
         self.copied_bytes = 0
         """Bytes of gradients copied on this rank so far, by this package."""
-        # By size, so that the words share a bucket with small ones.
-        self._order = sorted(range(len(shapes)), key=lambda i: self.shapes[i].nbytes)
+        # By size, so that small ones share buckets.
+        self._order = sorted(range(len(entries)), key=lambda i: self.entries[i].nbytes)
         self._plan = self._open_plan(label, name)
-        self._copies = [False] * len(shapes)
+        self._copies = [False] * len(entries)
         self._own: dict[int, AnyArray] = {}
         transport = settings.process_set.runtime().transport
-        self._rank = transport.rank
         self.changes_nothing = transport.size == 1 and settings.wire is None and not settings.how.scales
         """Whether a reduction leaves gradients as they are: a graph that is not interrupted for it is faster."""
 
     def _open_plan(self, label: str, name: str) -> GradientPlan:
         settings = self.settings
-        size = settings.process_set.runtime().transport.size
-        _check_threads(size)
-        listed = [Entry(s.name, travels_as(settings.wire, s.dtype), s.shape) for s in self.shapes]
+        _check_threads(settings.process_set.runtime().transport.size)
+        listed = [entry._replace(dtype=travels_as(settings.wire, entry.dtype)) for entry in self.entries]
         return open_plan(
             self,
             settings.process_set,
             label,
             name,
-            [Entry(_ENDED, "float32", (size,)), *(listed[i] for i in self._order)],
+            [listed[i] for i in self._order],
+            PlanSettings(
+                how=settings.how,
+                wire=settings.wire,
+                team=settings.team,
+                in_place=self._in_place,
+                at_once=True,
+            ),
             agreed=listed,
-            how=settings.how,
-            wire=settings.wire,
-            staged=settings.wire is not None,
-            team=settings.team,
-            in_place=self._in_place,
             more=f"times {settings.how.multiply:g}, results {'in place' if self._in_place else 'in other memory'}",
         )
 
@@ -111,29 +94,16 @@ class BufferReducer:
 
         With `in_place`, an array and its out may be the same memory.
         """
-        words = self._hand_over_words(0.0)
         held = [self._hand_over(place, arrays[i]) for place, i in self._places()]
         self._plan.finish()
-        if words.any():
-            ended = np.flatnonzero(words).tolist()
-            raise_still_training(ended, self.settings.process_set, self.statistics.steps)
         results: list[AnyArray] = [np.empty(0)] * len(arrays)
         for (place, i), result in zip(self._places(), held):
             results[i] = self._take(place, i, result, None if outs is None else outs[i])
         return results
 
     def _places(self) -> Iterable[tuple[int, int]]:
-        """(place in the plan, number) of every gradient; the words are in place 0."""
-        return enumerate(self._order, start=1)
-
-    def _hand_over_words(self, word: float) -> AnyArray:
-        """Give this rank's word to the plan; where those of all ranks will be."""
-        words = self._plan.buffer(0)
-        assert words is not None
-        words[:] = 0
-        words[self._rank] = word
-        self._plan.ready(0, None)
-        return words
+        """(place in the plan, number) of every gradient."""
+        return enumerate(self._order)
 
     def _hand_over(self, place: int, array: AnyArray) -> AnyArray:
         """Give a gradient to the plan; where its result will be."""
@@ -159,19 +129,19 @@ class BufferReducer:
 
     def _take(self, place: int, index: int, held: AnyArray, out: AnyArray | None) -> AnyArray:
         """A result as the framework wants it; `held` is where the plan has left it."""
-        shape = self.shapes[index]
+        entry = self.entries[index]
         if out is not None:
             if held.ctypes.data != out.ctypes.data:
                 with phase("MEMCPY_OUT_FUSION_BUFFER"):
                     self._copy(out.reshape(-1), held)
             return out
         # Whoever changes a result in the window pays for every page: copying it at once is cheaper.
-        self._copies[index] = self._copies[index] or self._plan.result_was_changed(place)
-        if self._copies[index] or held.dtype != _dtype(shape.dtype):
-            target = aligned(held.size, _dtype(shape.dtype))
+        self._copies[index] = self._copies[index] or self._plan.changed(place)
+        if self._copies[index] or held.dtype != entry.numpy_dtype:
+            target = aligned(held.size, entry.numpy_dtype)
             self._copy(target, held)
             held = target
-        return held.reshape(shape.shape)
+        return held.reshape(entry.shape)
 
     def _copy(self, target: AnyArray, source: AnyArray) -> None:
         with np.errstate(over="ignore"):  # an overflow is a result, which a loss scaler looks at
@@ -180,20 +150,7 @@ class BufferReducer:
 
     def end(self) -> None:
         """This rank has ended its training: raise where others have not. Collective."""
-        steps = self.statistics.steps
-        words = self._hand_over_words(1.0)
-        first = set(self._plan.first)
-        self._hand_over_zeros(place for place, _ in self._places() if place in first)
-        if self._plan.finish_early(lambda: bool(words.all())):
-            return
-        self._hand_over_zeros(place for place, _ in self._places() if place not in first)
-        self._plan.finish()
-        check_ended(np.flatnonzero(words).tolist(), self.settings.process_set, steps)
-
-    def _hand_over_zeros(self, places: Iterable[int]) -> None:
-        for place in places:
-            shape = self.shapes[self._order[place - 1]]
-            self._hand_over(place, np.zeros(shape.shape, _dtype(shape.dtype)))
+        self._plan.end_step(State.ENDED)
 
     @property
     def statistics(self) -> Statistics:
@@ -211,33 +168,6 @@ class BufferReducer:
         }
 
 
-def check_ended(ended: Sequence[int], process_set: ProcessSet, steps: int) -> None:
-    """Raise on a rank that has ended its training while others (not `ended`, by number in the set) go on."""
-    members = process_set.runtime().members
-    late = [rank for number, rank in enumerate(members) if number not in ended]
-    if late:
-        raise MismatchError(
-            f"this rank has ended its training after {steps} steps, rank {_listed(late)} has not: {_ADVICE}"
-        )
-
-
-def raise_still_training(ended: Sequence[int], process_set: ProcessSet, step: int) -> NoReturn:
-    """On a rank that is in a step of which others (`ended`, by number in the set) will have no more."""
-    members = process_set.runtime().members
-    gone = _listed([members[number] for number in ended])
-    raise MismatchError(f"rank {gone} has ended its training, this rank is in step {step}: {_ADVICE}")
-
-
-_ADVICE = (
-    "give every rank the same number of batches and epochs (for instance fit(steps_per_epoch=...)), and let "
-    "callbacks that stop training look at averaged metrics"
-)
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks))
-
-
 def _check_threads(size: int) -> None:
     level = mpi.thread_level()
     if size > 1 and level in ("single", "funneled"):
@@ -245,7 +175,3 @@ def _check_threads(size: int) -> None:
             f"MPI gives thread level {level}: TensorFlow and JAX call back from threads of their own, which needs "
             "serialized or multiple. Use another MPI library (`farandole doctor` shows which is used)."
         )
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    return bfloat16 if name == "bfloat16" else np.dtype(name)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from farandole.comm.bytes import mpi
 from farandole.comm.bytes.transport import LocalTransport
 from farandole.comm.current import current
 from farandole.comm.gradients.agreement import making
-from farandole.comm.gradients.plan import BUCKET_BYTES, Entry, GradientPlan
-from farandole.comm.gradients.team import Team, threads_allowed
+from farandole.comm.gradients.host import HostPlan
+from farandole.comm.gradients.interface import Entry, GradientPlan, PlanSettings
+from farandole.comm.gradients.team import threads_allowed
 from farandole.comm.named.process_sets import ProcessSet, SetRuntime
 from farandole.comm.node.arithmetic import Op, Reduction
 from farandole.errors import SettingsError
 
-__all__ = ["open_plan", "reduction", "taking_part"]
+__all__ = ["make_plan", "open_plan", "reduction", "taking_part"]
 
 
 def taking_part(process_set: ProcessSet) -> ProcessSet:
@@ -47,33 +49,29 @@ def open_plan(
     label: str,
     name: str,
     entries: Sequence[Entry],
+    settings: PlanSettings,
     *,
     agreed: Sequence[Entry],
-    how: Reduction,
-    wire: str | None,
-    staged: bool,
-    team: Team,
-    in_place: bool = False,
     more: str,
 ) -> GradientPlan:
     """A plan for `entries`, once the ranks have the same in `agreed` and in all settings. Collective.
 
     It is retired soon after its `owner` is gone. `name`: the plan's, alike on all ranks. `more`: further settings, in words.
     """
-    bucket_bytes = min(BUCKET_BYTES, current().fusion_bytes)
-    op = "Sum" if how.divide == 1 else "Average"
-    way = f"{label} with op={op}, compression={wire}, buckets of {bucket_bytes} bytes, {more}"
-    threads = threads_allowed(team.threads, mpi.thread_level())
+    bucket_bytes = min(settings.bucket_bytes, current().fusion_bytes)
+    op = "Sum" if settings.how.divide == 1 else "Average"
+    way = f"{label} with op={op}, compression={settings.wire}, buckets of {bucket_bytes} bytes, {more}"
+    threads = threads_allowed(settings.team.threads, mpi.thread_level())
+    allowed = replace(settings, bucket_bytes=bucket_bytes, team=replace(settings.team, threads=threads))
     with making(process_set, name, way, agreed):
-        plan = GradientPlan(
-            process_set.runtime(),
-            f"{label}.{name.removeprefix('plan.')}",
-            entries,
-            how=how,
-            staged=staged,
-            team=Team(threads=threads, stats_every=team.stats_every),
-            bucket_bytes=bucket_bytes,
-            in_place=in_place,
-        )
+        plan = make_plan(process_set.runtime(), f"{label}.{name.removeprefix('plan.')}", entries, allowed)
     current().add_plan(plan, owner)
     return plan
+
+
+def make_plan(runtime: SetRuntime, label: str, entries: Sequence[Entry], settings: PlanSettings) -> GradientPlan:
+    """The implementation that fits: the host's, which stages what is `elsewhere`. Collective: every rank of the set makes it.
+
+    `entries` in the order in which backward makes them.
+    """
+    return HostPlan(runtime, label, entries, settings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,12 +20,23 @@ from farandole.comm.node.arithmetic import Op, bfloat16
 from farandole.errors import SettingsError
 
 if TYPE_CHECKING:
-    from farandole.comm.gradients.plan import GradientPlan
     from farandole.comm.named.engine import Engine
     from farandole.comm.named.pending import Handle, Operation
     from farandole.comm.named.process_sets import SetRuntime
 
 __all__ = ["Announcement", "StandIns", "join"]
+
+
+class Plan(Protocol):
+    """What this room sees of a plan of gradients."""
+
+    label: str
+    engine: Engine
+
+    @property
+    def in_step(self) -> bool: ...
+
+    def step_with_zeros(self, sequence: int) -> None: ...
 
 
 class _GradientStep:
@@ -122,7 +133,7 @@ class _Join:
         return verdict.rows[0][0]
 
 
-def join(runtime: SetRuntime, plans: Iterable[GradientPlan]) -> int:
+def join(runtime: SetRuntime, plans: Iterable[Plan]) -> int:
     """Take part in others' allreduces and gradients with zeros until all have joined; the last to do so."""
     # Every set numbers its plans for itself: labels of two sets may be the same.
     mine = {plan.label: plan for plan in plans if plan.engine is runtime.engine}

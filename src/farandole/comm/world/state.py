@@ -16,7 +16,7 @@ from typing import Any
 from farandole.comm.bytes import waiting
 from farandole.comm.bytes.transport import Transport
 from farandole.comm.channels.transfers import open_transfers
-from farandole.comm.gradients.plan import GradientPlan
+from farandole.comm.gradients.interface import GradientPlan
 from farandole.comm.named.engine import Engine
 from farandole.comm.named.process_sets import ProcessSet, Remains, SetRuntime
 from farandole.comm.node.exchange import close_memory

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from farandole.comm.gradients.plan import DIRECT_BYTES
+from farandole.comm.gradients.cutting import DIRECT_BYTES
 from farandole.comm.named.lane import NATIVE_BYTES
 from farandole.comm.node.algorithms import AlgorithmTable
 from farandole.study.comm.ways import GRADIENT, NAMED

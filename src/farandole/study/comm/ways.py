@@ -14,7 +14,8 @@ import numpy as np
 import farandole
 from farandole.comm.bytes import mpi
 from farandole.comm.bytes.transport import AnyArray
-from farandole.comm.gradients.plan import Entry, GradientPlan
+from farandole.comm.gradients.interface import Entry, PlanSettings
+from farandole.comm.gradients.opening import make_plan
 from farandole.comm.gradients.team import Team, threads_allowed
 from farandole.comm.named.process_sets import ProcessSet
 from farandole.comm.node.arithmetic import Reduction
@@ -97,9 +98,9 @@ def _allreduce(count: int, group: Group) -> list[Way]:
 def _gradient(count: int, group: Group) -> Way:
     """As DistributedOptimizer reduces one parameter's gradient, with nothing to hide it behind."""
     size, runtime = group.size, group.process_set.runtime()
-    plan = GradientPlan(
-        runtime, _LABEL, [Entry("gradient", DTYPE.name, (count,))], staged=False,
-        how=Reduction("sum", 1.0, size), team=Team(threads=threads_allowed(1, mpi.thread_level())),
+    plan = make_plan(
+        runtime, _LABEL, [Entry("gradient", DTYPE.name, (count,))],
+        PlanSettings(how=Reduction("sum", 1.0, size), team=Team(threads=threads_allowed(1, mpi.thread_level()))),
     )  # fmt: skip
     array = plan.buffer(0)
     if array is None:
