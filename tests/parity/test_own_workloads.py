@@ -121,9 +121,9 @@ def test_it_is_the_model_trained_by_hand(tmp_path: Path, undisturbed: Run, api: 
         by_hand = [saved[name] for name in saved]
     assert len(found) == len(by_hand)
     for ours, theirs in zip(found, by_hand):
-        if n == 1:
+        if n == 1 and api == "torch":
             assert np.array_equal(ours, theirs)
-        else:  # means of ranks' means are rounded in another order
+        else:  # rounded in another order: means of ranks' means, and Keras' convolutions without its copies
             np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-5)
 
 

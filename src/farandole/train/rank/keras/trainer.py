@@ -66,9 +66,13 @@ class KerasTrainer:
 
     @rate.setter
     def rate(self, rate: float) -> None:
-        if keras.backend.backend() == "jax":
-            self.model.jax_state_sync()  # the compiled steps keep the variables, the rate among them
+        self._fetch_variables()
         self.model.optimizer.learning_rate = rate
+
+    def _fetch_variables(self) -> None:
+        """JAX's compiled steps keep them, the rate among them, until they are asked for."""
+        if keras.backend.backend() == "jax":
+            self.model.jax_state_sync()
 
     def layers(self, data: TrainingData) -> None:
         return None
@@ -96,6 +100,7 @@ class KerasTrainer:
 
     def leave(self) -> None:
         """Take part in the others' next step as one that has ended: they raise, too, where they would wait for this rank."""
+        self._fetch_variables()
         with contextlib.suppress(MismatchError):  # which says on this rank that they had not ended
             self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
 
