@@ -1,4 +1,4 @@
-"""Asks the MPI library what it is, in a process of its own: `python -m farandole.comm.bytes.ask_mpi` prints JSON."""
+"""Asks the MPI library what it is, in a separate process: `python -m farandole.comm.bytes.ask_mpi` prints JSON."""
 
 import json
 

@@ -15,7 +15,7 @@ __all__ = ["Announcement", "Expected", "Received", "Transfer", "shown"]
 
 
 class Announcement(NamedTuple):
-    """What a receiver is told of a message."""
+    """A message's announcement to its receiver."""
 
     number: int
     """Different from those of the sender's other messages."""

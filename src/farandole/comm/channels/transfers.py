@@ -66,7 +66,7 @@ class Neighbours(NamedTuple):
 
 
 class Transfers:
-    """The messages of one rank. Collective to make (it has a communicator of its own)."""
+    """The messages of one rank. Collective to make."""
 
     def __init__(self, transport: Transport, neighbours: Neighbours) -> None:
         self._transport = transport
