@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from farandole.comm.algorithms import AlgorithmTable
+from farandole.comm.node.algorithms import AlgorithmTable
 
 import farandole as fd
 

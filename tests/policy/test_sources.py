@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repository import modules, written_files
+from repository import ROOT, modules, written_files
 
 MOST_LINES = 600
 ONE_MACHINE_OR_ONE_DAY = re.compile(
@@ -52,3 +52,17 @@ def test_such_words_are_seen(tmp_path: Path, words: tuple[str, str]) -> None:
     path = tmp_path / "notes.md"
     path.write_text("".join(words))
     assert tied_to_one_place(path)
+
+
+@pytest.mark.parametrize("folder", ["bench", "examples", "studies"])
+def test_scripts_import_modules_that_exist(folder: str) -> None:
+    """Nothing else imports most of them: a module that has moved would be missed where somebody runs them."""
+    known = {module.name for module in modules()}
+    scripts = sorted((ROOT / folder).glob("*.py"))
+    assert scripts
+    for script in scripts:
+        for node in ast.walk(ast.parse(script.read_text())):
+            names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            missing = [name for name in names if name.split(".")[0] == "farandole" and name not in known]
+            assert not missing, f"{script}:{node.lineno}: {missing}"
