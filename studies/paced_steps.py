@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from farandole.comm.node.algorithms import AlgorithmTable
 
 import farandole as fd
+from farandole.comm.node.algorithms import AlgorithmTable
 
 STEPS, WARM_UP, BATCH = 40, 5, 20
 GRADIENT = 4_000_000
